@@ -4,6 +4,15 @@
 # variants and tasks a configuration selects; all other sources are always built.  There is no
 # recursion, so make sees all dependencies.
 
+# Its own make is too old to read further.
+ifeq ($(shell uname -s),Darwin)
+$(info kablate runs on Linux.  On macOS use its container:)
+$(info     brew install podman && podman machine init --now)
+$(info     podman build -t kablate -f tools/container/Dockerfile .)
+$(info     podman run --rm -it -v kablate-runs:/kablate/runs kablate)
+$(error macOS is not supported)
+endif
+
 MAKEFLAGS += -rR --no-print-directory
 .SUFFIXES:
 .DELETE_ON_ERROR:
@@ -15,10 +24,10 @@ FORCE:
 # recipe; so it is taken as it is, before anything else happens.  These count on the command line only, because
 # a shell may have variables of the same names for other purposes:
 words = A AT_ONCE B BACKEND BATCHES BENCH_SECONDS CONTEXTS COUNTS CSV DRAW E EFFECT FIGURES FORMS FUZZ_RUNS FUZZ_SECONDS \
-	HOST LIMIT LOCKED LONGEST N OUT PARTS PORT PRECISION PROMPT ROUNDS ROWS RUN SANITIZER SEED SLURM SLURM_NEW T \
-	TABLES TEMPERATURE TIER TOP_K VECTOR $(symbols)
+	HOST LIMIT LOCKED LONGEST MEGABYTES MINUTES N NAME NOTE OUT PARTS PORT PRECISION PROMPT ROUNDS ROWS RUN SANITIZER SEED SLURM \
+	SLURM_NEW T TABLES TAGS TEMPERATURE TEX_COLUMNS TEXT TIER TOP_K VECTOR $(symbols)
 # These also in the environment:
-settings := ANY_ENVIRONMENT KCONFIG_CONFIG O ONCE PLAN RUNS TORCH_PYTHON V
+settings := ANY_ENVIRONMENT KCONFIG_CONFIG O ONCE PLAN RUNS TORCH_PYTHON V WANDB_PYTHON
 # In the name of a target or of a variable these mean something to make or to a shell.
 special := ' " ; & | < > ( ) ` \ * ? [ ] { } : % \# $$
 specials_in = $(strip $(foreach c,$(special),$(findstring $c,$1)))
@@ -65,7 +74,7 @@ endif
 
 # A stamp file holds one line and is rewritten only when that line changes:
 #     $(O)/name: $(call unless_holds,$(O)/name,LINE)
-# The comparison happens while make reads this file: no shell, and `make -n` tells the truth.
+# The comparison happens while make reads this file: no shell, and `make -n` is right.
 unless_holds = $(if $(subst x$(strip $2)x,,x$(strip $(file <$1))x),FORCE)
 write_stamp = @mkdir -p $(@D) && printf '%s\n' '$(strip $1)' >$@
 
@@ -114,9 +123,9 @@ $(if $(forgotten),$(warning models/Makefile does not mention $(forgotten)))
 
 # Kernels are written once and compiled for float, double, and float with products in bfloat16.
 kernels := $(filter core/backend/cpu/kernels/%,$(parts))
-part_objects := $(filter-out $(variants),$(patsubst %.c,$(O)/%.o,$(filter-out $(kernels),$(parts)))) \
-	$(foreach real,f32 f64,$(kernels:%.c=$(O)/%.$(real).o)) \
+kernel_objects := $(foreach real,f32 f64,$(kernels:%.c=$(O)/%.$(real).o)) \
 	$(patsubst %.c,$(O)/%.bf16.o,$(filter-out %/optim.c,$(kernels)))
+part_objects := $(filter-out $(variants),$(patsubst %.c,$(O)/%.o,$(filter-out $(kernels),$(parts)))) $(kernel_objects)
 
 program = $(O)/bin/$(basename $(notdir $1))
 programs := $(foreach c,$(programs_c),$(call program,$c))
@@ -177,16 +186,23 @@ $(O)/objects: $(call unless_holds,$(O)/objects,$(linked))
 	$(call write_stamp,$(linked))
 
 # ---------------------------------------------------------------- formulas
-# Pointwise ops state their formulas in their own files; kernels of all devices include them from here.
+# Pointwise and row-wise ops state their formulas in their own files; kernels of all devices include them from here.
 pointwise := $(shell grep -ls '^POINTWISE.[a-z]' core/ops/*.c)
-pointwise_headers := $(addprefix $(O)/generated/,pointwise_formulas.h pointwise_ops.h)
-$(O)/generated/pointwise_ops: $(call unless_holds,$(O)/generated/pointwise_ops,$(pointwise))
-	$(call write_stamp,$(pointwise))
-$(O)/generated/pointwise_formulas.h: $(O)/generated/pointwise_ops
-	@printf '#include "%s"\n' $(pointwise) >$@
-$(O)/generated/pointwise_ops.h: $(O)/generated/pointwise_ops
-	@printf '#define POINTWISE_OPS(X)$(foreach c,$(pointwise), X(%s))\n' $(basename $(notdir $(pointwise))) >$@
-$(foreach real,f32 f64 bf16,$(O)/core/backend/cpu/kernels/pointwise.$(real).o) $(O)/tools/bench/cases.o: $(pointwise_headers)
+rowwise := $(shell grep -ls '^ROWWISE.[a-z]' core/ops/*.c)
+formula_headers := $(foreach kind,pointwise rowwise,$(O)/generated/$(kind)_formulas.h $(O)/generated/$(kind)_ops.h)
+formula_kernels := $(foreach kind,pointwise rowwise,$(foreach real,f32 f64 bf16,$(O)/core/backend/cpu/kernels/$(kind).$(real).o))
+# $1: pointwise or rowwise
+define formula_rules
+$(O)/generated/$1_ops: $(call unless_holds,$(O)/generated/$1_ops,$($1))
+	$$(call write_stamp,$($1))
+$(O)/generated/$1_formulas.h: $(O)/generated/$1_ops
+	@printf '#include "%s"\n' $($1) >$$@
+$(O)/generated/$1_ops.h: $(O)/generated/$1_ops
+	@printf '#define $2_OPS(X)$(foreach c,$($1), X(%s))\n' $(basename $(notdir $($1))) >$$@
+endef
+$(eval $(call formula_rules,pointwise,POINTWISE))
+$(eval $(call formula_rules,rowwise,ROWWISE))
+$(formula_kernels) $(O)/tools/bench/cases.o: $(formula_headers)
 
 # ---------------------------------------------------------------- compile and link
 # A compiler that is killed leaves half a file.  So files are made under another name.
@@ -221,9 +237,11 @@ $(O)/build-id: $(call unless_holds,$(O)/build-id,$(build_id))
 $(O)/core/util/build_id.o $(O)/core/util/build_id.pic.o: private CPPFLAGS += -DBUILD_ID='"$(build_id)"'
 $(O)/core/util/build_id.o $(O)/core/util/build_id.pic.o: $(O)/build-id
 
+# All kernels are one member: the backend's table refers to them weakly, since an op may lack a kernel.
 $(O)/parts.a: $(part_objects) $(O)/objects
 	$(call say,AR,$(@F))
-	$(Q)rm -f $@.new && $(AR) rcs $@.new $(part_objects) && mv $@.new $@
+	$(Q)$(CC) -r -nostdlib $(kernel_objects) -o $(O)/cpu_kernels.o && rm -f $@.new && \
+		$(AR) rcs $@.new $(O)/cpu_kernels.o $(filter-out $(kernel_objects),$(part_objects)) && mv $@.new $@
 
 $(foreach c,$(programs_c),$(eval $(call program,$c): $(c:%.c=$(O)/%.o) $(filter $(O)/$(dir $c)%,$(own_objects))))
 $(programs): $(variants) $(O)/parts.a $(O)/objects
@@ -252,12 +270,24 @@ make_files := $(addprefix tools/make/,steps.mk slurm.mk report.mk kconfig.mk dat
 	tests.mk gates.mk cuda.mk emulated.mk ranks.mk)
 include tools/make/kconfig.mk $(filter-out %/kconfig.mk,$(make_files))
 
+# make itself would say only that there is no rule.
+ifeq ($(MAKELEVEL),0)
+phony := $(shell sed -ne ':a' -e '/\\$$/{N;ba' -e '}' -e 's/\\\n//g' -e 's/^\.PHONY://p' Makefile $(make_files))
+targets := $(foreach name,$(phony),$(if $(findstring $$,$(name)),,$(name))) $(kconfig_targets) $(defconfigs) $(gates)
+is_known = $(or $(findstring /,$1),$(findstring .,$1),$(wildcard $1),$(filter $(targets) defconfig-% runs-% step-%,$1))
+unknown := $(firstword $(foreach goal,$(MAKECMDGOALS),$(if $(call is_known,$(goal)),,$(goal))))
+ifneq ($(unknown),)
+meant := $(shell printf '%s\n' $(targets) | awk -v wanted=$(call quoted,$(unknown)) -f tools/make/did_you_mean.awk)
+$(error there is no target '$(unknown)'$(if $(meant),: did you mean '$(meant)'?) ('make help' lists all))
+endif
+endif
+
 # ---------------------------------------------------------------- sanitizers
 # Programs with sanitizers take several times as long, so their tests get more time.
 asan:
 	$(Q)TEST_SECONDS=3600 LSAN_OPTIONS=suppressions=$(CURDIR)/tools/make/lsan.txt:print_suppressions=0 \
 		$(MAKE) O=$(O)-asan SANITIZE=address,undefined CFLAGS='-O1 -g' check
-# Always clang: its OpenMP runtime tells the sanitizer about barriers.  gcc's does not, so every
+# Always clang: its OpenMP runtime reports barriers to the sanitizer.  gcc's does not, so every
 # correct parallel loop would be reported.
 tsan:
 	$(Q)TEST_SECONDS=3600 TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
@@ -273,7 +303,7 @@ setup:
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
 
 made := core data models tools bin generated plan plan.[2-9] plan.claims of-run foreign emulated trial fuzz toolchain flags \
-	objects parts.a build-id test-environment \
+	objects cpu_kernels.o parts.a build-id test-environment \
 	setup-build setup-python setup-test setup-ranks setup-emulated mpi-compiler cuda-flags \
 	kablate_mpi.so kablate_nccl.so kablate_cuda.so kablate_emulated.so
 # Others may have directories of these names where nothing was built, say in O=$HOME.
@@ -293,8 +323,7 @@ help:
 .PHONY: all programs asan tsan bench-ops setup clean mrproper help FORCE
 
 #:   asan, tsan    tests with sanitizers: addresses, threads;  check-gates: both, clang, cppcheck
-#:   bench-ops     measure the kernels;   programs: build the tools only, to $(O)/bin
-#:   setup         find or install compiler and libraries again;  format: C as .clang-format has it
+#:   bench-ops     measure the kernels;   programs: build the tools only;   setup: find libraries again
 #:   clean         remove compiled files;   mrproper: also .config;   both keep runs/
 #:
 #: Settings
@@ -302,6 +331,6 @@ help:
 #:   CC=clang      another compiler                     CFLAGS=      instead of -O3 -g
 #:   WERROR=1      warnings are errors                  PORTABLE=1   for other processors, too
 #:   NO_INSTALL=1  never call apt                       PYTHON=      instead of python3
-#:   ANY_ENVIRONMENT=1   go on with runs that began with another compiler, BLAS or machine
+#:   ANY_ENVIRONMENT=1   resume runs that began with another compiler, BLAS or machine
 #:   SLURM=1       queue the runs of all, runs, step, rerun on a cluster (docs/cluster.md)
 #:   BLAS=blis     instead of openblas: also any pkg-config name, or BLAS_CFLAGS= and BLAS_LIBS=

@@ -19,6 +19,14 @@ const char *split_name(enum data_split split)
 	return names[split];
 }
 
+bool component_name_fits(const char *name)
+{
+	size_t length =
+		strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+
+	return length > 0 && length < COMPONENT_NAME_SIZE && !name[length];
+}
+
 enum status split_add_shard(struct split_info *split, const struct shard_info *shard,
 			    struct error *err)
 {
@@ -71,6 +79,21 @@ static void put_split(cJSON *root, const struct dataset *d, enum data_split s)
 	}
 }
 
+static void put_components(cJSON *root, const struct dataset *d)
+{
+	cJSON *list = d->components ? cJSON_AddArrayToObject(root, "components") : NULL;
+
+	for (size_t i = 0; i < d->components; i++) {
+		cJSON *item = cJSON_CreateObject();
+
+		cJSON_AddStringToObject(item, "name", d->component[i].name);
+		for (enum data_split s = 0; s < SPLITS; s++)
+			cJSON_AddNumberToObject(item, split_name(s),
+						(double)d->component[i].tokens[s]);
+		cJSON_AddItemToArray(list, item);
+	}
+}
+
 static char *format(const struct dataset *d)
 {
 	cJSON *root = cJSON_CreateObject(), *object;
@@ -90,6 +113,12 @@ static char *format(const struct dataset *d)
 	cJSON_AddStringToObject(object, "sha256", d->source_sha256);
 	cJSON_AddStringToObject(root, "split_by", d->divided ? "place" : "document");
 	cJSON_AddNumberToObject(root, "valid_share", d->valid_share);
+	if (d->duplicates + d->leaks > 0) {
+		object = cJSON_AddObjectToObject(root, "left_out");
+		cJSON_AddNumberToObject(object, "duplicates", (double)d->duplicates);
+		cJSON_AddNumberToObject(object, "leaks", (double)d->leaks);
+	}
+	put_components(root, d);
 	for (enum data_split s = 0; s < SPLITS; s++)
 		put_split(root, d, s);
 	text = cJSON_Print(root);
@@ -198,6 +227,44 @@ static enum status get_split(const cJSON *root, const char *name, struct split_i
 	return OK;
 }
 
+/* A name becomes part of the names of metrics. */
+static enum status get_component(const cJSON *item, struct dataset *d, struct error *err)
+{
+	struct component_info *c = &d->component[d->components];
+
+	if (d->components == DATASET_COMPONENTS)
+		return fail(err, "more than %d components", DATASET_COMPONENTS);
+	if (get_text(item, "name", c->name, sizeof(c->name), err))
+		return FAIL;
+	if (!component_name_fits(c->name))
+		return fail(err, "\"name\" of a component: letters, digits and _");
+	for (enum data_split s = 0; s < SPLITS; s++)
+		if (get_count(item, split_name(s), &c->tokens[s], err))
+			return FAIL;
+	d->components++;
+	return OK;
+}
+
+/* None in files of earlier versions. */
+static enum status get_components(const cJSON *root, struct dataset *d, struct error *err)
+{
+	const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "components"), *item;
+
+	cJSON_ArrayForEach (item, list) {
+		if (get_component(item, d, err))
+			return fail_prefix(err, "\"components\"");
+	}
+	for (enum data_split s = 0; s < SPLITS && d->components; s++) {
+		uint64_t tokens = 0;
+
+		for (size_t i = 0; i < d->components; i++)
+			tokens += d->component[i].tokens[s];
+		if (tokens != d->split[s].tokens)
+			return fail(err, "\"components\": not the tokens of \"%s\"", split_name(s));
+	}
+	return OK;
+}
+
 static enum status get_head(const cJSON *root, struct dataset *d, struct error *err)
 {
 	const cJSON *tokenizer = cJSON_GetObjectItemCaseSensitive(root, "tokenizer");
@@ -237,6 +304,8 @@ enum status dataset_parse(const uint8_t *json, size_t size, struct dataset *d, s
 	status = get_head(root, d, err);
 	for (enum data_split s = 0; s < SPLITS && !status; s++)
 		status = get_split(root, split_name(s), &d->split[s], err);
+	if (!status)
+		status = get_components(root, d, err);
 	cJSON_Delete(root);
 	if (status)
 		dataset_free(d);

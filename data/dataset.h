@@ -21,7 +21,7 @@
 /* The end of an error about data: how to repair it. */
 #define DATASET_REMEDY "prepare the data again with `make data`"
 
-enum { DATASET_NAME_SIZE = 64 };
+enum { DATASET_NAME_SIZE = 64, DATASET_COMPONENTS = 8, COMPONENT_NAME_SIZE = 24 };
 
 struct shard_info {
 	char file[DATASET_NAME_SIZE];
@@ -35,6 +35,13 @@ struct split_info {
 	size_t shards;
 };
 
+/* A part of the text that evaluations also show alone; the tokens of a split are in the order of
+ * components. */
+struct component_info {
+	char name[COMPONENT_NAME_SIZE];
+	uint64_t tokens[SPLITS];
+};
+
 struct dataset {
 	char tokenizer[DATASET_NAME_SIZE];	/* its kind */
 	char tokenizer_file[DATASET_NAME_SIZE]; /* empty for bytes */
@@ -45,11 +52,17 @@ struct dataset {
 	double valid_share;
 	uint64_t source_files, source_bytes;
 	char source_sha256[SHA256_HEX_SIZE];
+	uint64_t duplicates, leaks; /* documents left out (data/distinct.h) */
+	struct component_info component[DATASET_COMPONENTS];
+	size_t components; /* 0: the text is one */
 	struct split_info split[SPLITS];
 };
 
 /* "train" or "valid", also the first part of a shard's name. */
 const char *split_name(enum data_split split);
+
+/* Letters, digits and _: it becomes part of the names of metrics. */
+bool component_name_fits(const char *name);
 
 enum status split_add_shard(struct split_info *split, const struct shard_info *shard,
 			    struct error *err) MUST_CHECK;

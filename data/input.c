@@ -17,6 +17,7 @@
 
 struct document {
 	const char *path;
+	size_t given;	     /* the number of the path it was found under */
 	size_t line;	     /* of a JSON lines file, else 0 */
 	uint8_t *text;	     /* from malloc(), or */
 	struct mapping file; /* mapped */
@@ -25,7 +26,10 @@ struct document {
 struct input {
 	struct pool names;
 	const char **path;
-	size_t paths, path_room, next_path;
+	size_t *given; /* of each path: the number of the one that was given */
+	size_t paths, path_room, next_path, next_given;
+	const uint8_t *is_left_out;
+	uint64_t documents;
 	double valid_share;
 	bool expects_end, ended;
 	uint64_t bytes, bytes_read;
@@ -54,12 +58,18 @@ static enum status add_file(struct input *in, const char *path, off_t size, stru
 	if (in->paths == in->path_room) {
 		size_t room = in->path_room ? 2 * in->path_room : 64;
 		const char **more = realloc(in->path, room * sizeof(*more));
+		size_t *numbers;
 
 		if (!more)
 			return fail_memory(err, "list of files", room * sizeof(*more));
 		in->path = more;
+		numbers = realloc(in->given, room * sizeof(*numbers));
+		if (!numbers)
+			return fail_memory(err, "list of files", room * sizeof(*numbers));
+		in->given = numbers;
 		in->path_room = room;
 	}
+	in->given[in->paths] = in->next_given;
 	in->path[in->paths] = pool_printf(&in->names, "%s", path);
 	if (!in->path[in->paths])
 		return fail_memory(err, "list of files", strlen(path));
@@ -126,7 +136,7 @@ enum status input_open(char *const *paths, size_t count, double valid_share, str
 		return fail_memory(err, "input", sizeof(*new));
 	new->valid_share = valid_share;
 	sha256_init(&new->hash);
-	for (size_t i = 0; i < count; i++)
+	for (size_t i = 0; i < count; i++, new->next_given++)
 		if (add_path(new, paths[i], err))
 			goto close_input;
 	if (new->paths == 0) {
@@ -138,6 +148,11 @@ enum status input_open(char *const *paths, size_t count, double valid_share, str
 close_input:
 	input_close(new);
 	return FAIL;
+}
+
+void input_leave_out(struct input *in, const uint8_t *is_left_out)
+{
+	in->is_left_out = is_left_out;
 }
 
 void input_expect_end(struct input *in)
@@ -163,6 +178,7 @@ void input_close(struct input *in)
 		fclose(in->lines);
 	free(in->line);
 	free(in->path);
+	free(in->given);
 	pool_free(&in->names);
 	free(in);
 }
@@ -261,6 +277,7 @@ static enum status document_new(struct input *in, size_t line, struct error *err
 	if (!in->document)
 		return fail_memory(err, "document", sizeof(*in->document));
 	in->document->path = in->path[in->next_path - 1];
+	in->document->given = in->given[in->next_path - 1];
 	in->document->line = line;
 	return OK;
 }
@@ -346,6 +363,14 @@ static size_t valid_start(const struct input *in)
 	return at;
 }
 
+/* Empty documents have no number. */
+static bool is_wanted(struct input *in)
+{
+	if (in->size == 0)
+		return false;
+	return !in->is_left_out || !in->is_left_out[in->documents++];
+}
+
 /* Leaves in->document NULL at the end of the input. */
 static enum status next_document(struct input *in, struct error *err)
 {
@@ -360,7 +385,7 @@ static enum status next_document(struct input *in, struct error *err)
 			status = map_text(in, in->path[in->next_path - 1], err);
 		if (status)
 			return FAIL;
-		if (in->document && in->size == 0) {
+		if (in->document && !is_wanted(in)) {
 			document_free(in->document);
 			in->document = NULL;
 		}
@@ -380,6 +405,7 @@ static struct span take_span(struct input *in)
 		.offset = in->taken,
 		.split = in->taken < in->valid_from ? SPLIT_TRAIN : SPLIT_VALID,
 		.opens = in->taken == 0 || in->taken == in->valid_from,
+		.given = in->document->given,
 		.document = in->document,
 	};
 

@@ -30,6 +30,7 @@ struct span {
 	size_t offset; /* in its document */
 	enum data_split split;
 	bool opens, closes; /* the first, the last of its document */
+	size_t given;	    /* the number of the path it was found under */
 	struct document *document;
 };
 
@@ -53,6 +54,10 @@ void input_close(struct input *in);
  */
 #define INPUT_END "{\"end\": true}\n"
 void input_expect_end(struct input *in);
+
+/* Skip the documents, numbered in the order of the input, that are marked; the caller keeps the
+ * marks. */
+void input_leave_out(struct input *in, const uint8_t *is_left_out);
 
 /* The next spans; none at the end.  Release every batch, also after a failure. */
 enum status input_next(struct input *in, struct batch *batch, struct error *err) MUST_CHECK;

@@ -88,10 +88,13 @@ static enum status write_span(struct pipeline *p, const struct span *span, const
 			      struct error *err)
 {
 	struct split_info *split = &p->result->split[span->split];
+	bool ends_another = span->opens && split->documents++ > 0;
 
-	if (span->opens && split->documents++ > 0 && separate(p, span->split, err))
+	if (ends_another && separate(p, span->split, err))
 		return span_fail(span, err);
 	split->bytes += span->size;
+	if (p->options->components)
+		p->result->component[span->given].tokens[span->split] += ids->count + ends_another;
 	return token_writer_add(p->writer[span->split], ids->id, ids->count, split, err);
 }
 
@@ -237,6 +240,13 @@ static enum status write_side_file(struct pipeline *p, const char *directory, st
 	d->end_of_text = tokenizer_end_of_text(p->tokenizer);
 	d->divided = input_is_divided(p->in);
 	d->valid_share = input_valid_share(p->in);
+	d->components = p->options->components;
+	for (size_t i = 0; i < d->components; i++)
+		memcpy(d->component[i].name, p->options->component[i], COMPONENT_NAME_SIZE);
+	if (p->options->distinct) {
+		d->duplicates = p->options->distinct->duplicates;
+		d->leaks = p->options->distinct->leaks;
+	}
 	d->source_files = input_files(p->in);
 	d->source_bytes = input_bytes_read(p->in);
 	input_hash(p->in, d->source_sha256);
@@ -254,6 +264,8 @@ enum status prepare(struct input *in, const struct tokenizer *t,
 	struct output_dir out;
 
 	*result = (struct dataset){ 0 };
+	if (options->distinct)
+		input_leave_out(in, options->distinct->is_left_out);
 	if (!output_dir_start(&out, options->out, err)) {
 		if (!pipeline_start(&p, out.new_path, err) && !run(&p, err) &&
 		    !finish_shards(&p, err) && !write_side_file(&p, out.new_path, err))

@@ -16,6 +16,7 @@
 
 #include "core/util/status.h"
 #include "data/dataset.h"
+#include "data/distinct.h"
 #include "data/input.h"
 #include "data/tokenizer/tokenizer.h"
 
@@ -27,6 +28,10 @@ struct prepare_options {
 	uint64_t shard_tokens;
 	int threads;
 	FILE *progress; /* a terminal, or NULL */
+	/* Of the paths that were given, in their order: each is a component; 0: the text is one. */
+	char (*component)[COMPONENT_NAME_SIZE];
+	size_t components;
+	const struct distinct *distinct; /* what is left out, or NULL */
 };
 
 /* The caller frees *result with dataset_free(). */

@@ -38,7 +38,7 @@ static void put_documents(const struct test_dir *d, const char *name, int docume
 static enum status run_with(const char *tokenizer, const char *in_path, const char *out,
 			    double share, int threads, struct dataset *result, struct error *err)
 {
-	struct prepare_options options = { out, 1000, threads, NULL };
+	struct prepare_options options = { .out = out, .shard_tokens = 1000, .threads = threads };
 	struct tokenizer *t = NULL;
 	struct input *in = NULL;
 	enum status status = FAIL;

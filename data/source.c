@@ -155,6 +155,7 @@ enum status source_open_at(struct source *s, struct config *c, uint64_t seed, in
 			    name);
 	*s = (struct source){
 		.task = task,
+		.components = task->components,
 		.seed = seed,
 		.length = length,
 		.valid_rows = valid_rows,
@@ -167,7 +168,7 @@ enum status source_open_at(struct source *s, struct config *c, uint64_t seed, in
 		source_close(s);
 		return fail_prefix(err, "task %s", task->name);
 	}
-	if (!task->components)
+	if (!s->components)
 		s->component_chance[0] = s->chance;
 	return OK;
 }

@@ -68,7 +68,8 @@ struct source {
 	uint64_t seed;
 	int64_t length; /* T */
 	int64_t vocab;
-	uint64_t valid_rows; /* how many validation rows there are */
+	uint64_t valid_rows;	       /* how many validation rows there are */
+	const char *const *components; /* the task's, or those of its data; as in struct task */
 	/*
 	 * Nats per validation target; NAN: unknown.  Chance is the loss of the best guess
 	 * that ignores the row, in total and for the targets of each component alone;

@@ -114,6 +114,13 @@ static const struct {
 	{ "ATTENTION=mla RA_MLA_RA_WINDOW=-1", "RA_MLA_RA_WINDOW=-1 must not be negative" },
 	{ "ATTENTION=w2 W2_EPS=0", "W2_EPS=0 must be positive" },
 	{ "ATTENTION=w2 POS=rope MODEL_EMBD=36", "even head width, not 9" },
+	{ "ATTENTION=gla GLA_TAU=0", "GLA_TAU=0 must be positive" },
+	{ "ATTENTION=gla GLA_GATE_RANK=0", "GLA_GATE_RANK=0 must be positive" },
+	{ "ATTENTION=gla GLA_KEY_DIM=3 POS=rope", "rope needs an even key width, not 3" },
+	{ "POS=t5 T5_BUCKETS=1", "T5_BUCKETS=1 must be at least 2" },
+	{ "POS=t5 T5_DISTANCE=16", "T5_DISTANCE=16 must be more than half of T5_BUCKETS=32" },
+	{ "ATTENTION=gla POS=alibi", "CONFIG_POS needs attention scores" },
+	{ "ATTENTION=gla RA_MLA_MLP_CROSS_TOKEN=y", "CROSS_TOKEN needs attention scores" },
 	{ "FFN=relu", "'relu' is not part of this program" },
 	{ "FFN=ws WS_HEADS=5", "hidden width 128 is not divisible by WS_HEADS=5" },
 	{ "FFN=ws WS_HEADS=0", "WS_HEADS=0" },
@@ -132,6 +139,8 @@ static const struct {
 	{ "ATTENTION=w2 RA_MLA_MLP_LATENT_RECIP=y", "needs an attention with latents" },
 	{ "ATTENTION=mla RA_MLA_MLP_LATENT_RECIP=y RA_MLA_MLP_TYING_MODE=bottleneck RECIP_LATENT=0",
 	  "RECIP_LATENT=0 must be positive" },
+	{ "ATTENTION=differential MODEL_EMBD=36", "the head width 9 is no multiple of 2" },
+	{ "ATTENTION=differential POS=rope MODEL_EMBD=24", "the head width 6 is no multiple of 4" },
 };
 
 static void test_refused(void **state)
@@ -151,6 +160,57 @@ static void test_refused(void **state)
 				 refused[i].reason);
 		config_free(c);
 	}
+}
+
+/* An attention whose ops fit together only for `fault` -1. */
+static int fault;
+
+static struct tensor *misfit(struct block *b, struct tensor *x)
+{
+	const int64_t H = b->m->heads, T = b->T;
+	struct tensor *y = block_heads(b, x, H);
+	struct tensor *scores = graph_input(b->g, "scores", b->g->type, 3, SHAPE(H, T + 1, T));
+
+	if (fault == 0)
+		op_softmax(b->g, "no_keys", scores, CAUSAL_WINDOW(0));
+	else if (fault == 1)
+		op_softmax(b->g, "no_key_for_the_first", scores, CAUSAL);
+	else if (fault == 2)
+		op_add(b->g, "sum", y, scores);
+	return y;
+}
+
+static const struct attention_variant misfits = { .name = "misfits", .mix = misfit };
+ATTENTION(misfits);
+
+/* One sentence: the variant, the op's node, what is wrong, and the tensors with their shapes. */
+static void test_misfits_of_a_variant(void **state)
+{
+	static const char *const expected[] = {
+		"ATTENTION=misfits: softmax 'h.0.attn.no_keys': a window of 0 keys is empty; inputs: "
+		"h.0.attn.scores f32[4,9,8]",
+		"ATTENTION=misfits: softmax 'h.0.attn.no_key_for_the_first': a causal mask needs "
+		"[..,queries,keys] with no more queries than keys; inputs: h.0.attn.scores f32[4,9,8]",
+		"ATTENTION=misfits: add 'h.0.attn.sum': the shapes do not broadcast; inputs: ",
+	};
+	struct model_case k;
+
+	(void)state;
+	fault = -1;
+	case_open(&k, F32, "ATTENTION=misfits POS=none");
+	for (fault = 0; fault < (int)COUNT(expected); fault++) {
+		struct token_io io;
+		struct graph *g;
+		struct error err;
+
+		must(graph_create(&g, k.params, false, &err), &err);
+		model_build(k.model, g, MODEL_LOGITS, 2, 8, &io);
+		assert_int_equal(graph_finish(g, &err), FAIL);
+		if (strncmp(err.text, expected[fault], strlen(expected[fault])) != 0)
+			fail_msg("'%s', not '%s'", err.text, expected[fault]);
+		graph_destroy(g);
+	}
+	case_close(&k);
 }
 
 static void test_data_vocabulary(void **state)
@@ -174,7 +234,7 @@ static void test_data_vocabulary(void **state)
 /* A table of positions has an end; positions that are computed have none. */
 static void test_positions(void **state)
 {
-	static const char *const positions[] = { "POS=learned", "POS=rope", "POS=alibi",
+	static const char *const positions[] = { "POS=learned", "POS=rope", "POS=alibi", "POS=t5",
 						 "POS=none" };
 
 	(void)state;
@@ -205,6 +265,7 @@ int main(void)
 		cmocka_unit_test(test_counts),
 		cmocka_unit_test(test_every_purpose_has_the_same_parameters),
 		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_misfits_of_a_variant),
 		cmocka_unit_test(test_data_vocabulary),
 		cmocka_unit_test(test_positions),
 	};

@@ -13,6 +13,15 @@ struct extension {
 	struct token_program program;
 };
 
+/* Of a model that keeps no state: the text so far, and the buffers of a run. */
+struct repetition {
+	bool on;
+	int32_t *text;		   /* [batch,capacity] */
+	int32_t *tokens, *targets; /* room for [batch,capacity] */
+	double *output;		   /* the largest output of the last run */
+	int64_t piece;		   /* its new tokens */
+};
+
 /* For one token, for a full piece, and for the last other number of tokens. */
 enum { ONE, FULL_PIECE, OTHER, EXTENSIONS };
 
@@ -23,6 +32,7 @@ struct decoder {
 	enum model_purpose purpose;
 	int64_t batch, capacity, past;
 	struct extension extension[EXTENSIONS];
+	struct repetition repeat;
 	const struct extension *last; /* the extension that ran last; NULL: none */
 };
 
@@ -33,7 +43,7 @@ static enum status open_extension(struct decoder *d, struct extension *x, int64_
 		.purpose = d->purpose,
 		.rows = d->batch,
 		.length = n,
-		.state = d->state,
+		.state = d->repeat.on ? NULL : d->state,
 		.capacity = d->capacity,
 	};
 
@@ -59,6 +69,23 @@ static enum status find_extension(struct decoder *d, int64_t n, struct extension
 	return open_extension(d, x, n, err);
 }
 
+static enum status open_repetition(struct decoder *d, struct error *err)
+{
+	const size_t n = (size_t)(d->batch * d->capacity);
+	struct repetition *r = &d->repeat;
+	struct error notice;
+
+	r->on = !model_keeps_state(d->m, &notice);
+	if (!r->on)
+		return OK;
+	r->text = calloc(n, sizeof(*r->text));
+	r->tokens = malloc(n * sizeof(*r->tokens));
+	r->targets = malloc(n * sizeof(*r->targets));
+	return r->text && r->tokens && r->targets
+		       ? OK
+		       : fail_memory(err, "decoder", 3 * n * sizeof(*r->text));
+}
+
 enum status decoder_create(struct decoder **out, const struct model *m, struct params *params,
 			   const struct backend *backend, enum model_purpose purpose, int64_t batch,
 			   int64_t capacity, struct error *err)
@@ -74,7 +101,7 @@ enum status decoder_create(struct decoder **out, const struct model *m, struct p
 	d->batch = batch;
 	d->capacity = capacity;
 	/* Every graph of this model has the same state, so the first one names all of it. */
-	if (params_create(&d->state, params->type, err) != OK ||
+	if (params_create(&d->state, params->type, err) != OK || open_repetition(d, err) != OK ||
 	    open_extension(d, &d->extension[ONE], 1, err) != OK) {
 		decoder_destroy(d);
 		return FAIL;
@@ -90,6 +117,10 @@ void decoder_destroy(struct decoder *d)
 	for (int i = 0; i < EXTENSIONS; i++)
 		token_program_close(&d->extension[i].program);
 	params_destroy(d->state);
+	free(d->repeat.text);
+	free(d->repeat.tokens);
+	free(d->repeat.targets);
+	free(d->repeat.output);
 	free(d);
 }
 
@@ -102,7 +133,8 @@ static enum status name_extension(struct graph **g, const struct model *m,
 
 	if (graph_create(g, params, false, err) != OK)
 		return FAIL;
-	graph_continue(*g, use->state, use->capacity);
+	if (use->state)
+		graph_continue(*g, use->state, use->capacity);
 	model_build(m, *g, use->purpose, use->rows, use->length, &io);
 	return graph_finish(*g, err);
 }
@@ -167,22 +199,69 @@ enum status decoder_measure(struct decoder_memory *memory, const struct model *m
 		[OTHER] = use->rest > 1 ? use->rest : 0,
 	};
 	struct model_use x = { use->purpose, use->batch, 0, NULL, use->capacity };
-	struct params *params = NULL;
+	struct params *params = NULL, *state = NULL;
 	enum status status = FAIL;
+	struct error notice;
+	const bool keeps = model_keeps_state(m, &notice);
 
 	*memory = (struct decoder_memory){ 0 };
-	if (params_create(&params, type, err) == OK && params_create(&x.state, type, err) == OK)
+	if (params_create(&params, type, err) == OK && params_create(&state, type, err) == OK)
 		status = OK;
-	for (int i = 0; i < EXTENSIONS && status == OK; i++) {
-		x.length = lengths[i];
+	x.state = keeps ? state : NULL;
+	for (int i = 0; i < (keeps ? EXTENSIONS : 1) && status == OK; i++) {
+		x.length = keeps ? lengths[i] : use->capacity;
 		if (x.length > 0)
 			status = measure_extension(memory, m, &x, params, backend, err);
 	}
 	if (status == OK)
-		measure_blocks(memory, params, x.state);
-	params_destroy(x.state);
+		measure_blocks(memory, params, state);
+	params_destroy(state);
 	params_destroy(params);
 	return status;
+}
+
+/* Room for the largest output that a caller may read. */
+static enum status prepare_output(struct repetition *r, const struct graph *g, struct error *err)
+{
+	int64_t most = 1;
+	double *output;
+
+	for (int i = 0; i < g->n_outputs; i++)
+		if (tensor_count(g->outputs[i].tensor) > most)
+			most = tensor_count(g->outputs[i].tensor);
+	output = realloc(r->output, (size_t)most * sizeof(*output));
+	if (!output)
+		return fail_memory(err, "decoder", (size_t)most * sizeof(*output));
+	r->output = output;
+	return OK;
+}
+
+/* The whole text again, with n more tokens; only these have targets. */
+static enum status repeat_text(struct decoder *d, int64_t n, const int32_t *tokens,
+			       const int32_t *targets, struct error *err)
+{
+	const int64_t length = d->past + n;
+	const struct run run = { 0 };
+	struct repetition *r = &d->repeat;
+	struct extension *x;
+
+	if (find_extension(d, length, &x, err) != OK || prepare_output(r, x->program.g, err) != OK)
+		return FAIL;
+	for (int64_t b = 0; b < d->batch; b++) {
+		int32_t *text = r->text + b * d->capacity, *row = r->targets + b * length;
+
+		memcpy(text + d->past, tokens + b * n, (size_t)n * sizeof(*text));
+		memcpy(r->tokens + b * length, text, (size_t)length * sizeof(*text));
+		for (int64_t t = 0; t < length; t++)
+			row[t] = targets && t >= d->past ? targets[b * n + t - d->past] : -1;
+	}
+	token_program_feed(&x->program, r->tokens, targets ? r->targets : NULL);
+	if (program_run(x->program.p, &run, err) != OK)
+		return FAIL;
+	r->piece = n;
+	d->past = length;
+	d->last = x;
+	return OK;
 }
 
 enum status decoder_feed(struct decoder *d, int64_t n, const int32_t *tokens,
@@ -194,6 +273,8 @@ enum status decoder_feed(struct decoder *d, int64_t n, const int32_t *tokens,
 	if (n > d->capacity - d->past)
 		return fail(err, "%lld tokens after %lld do not fit: there is room for %lld",
 			    (long long)n, (long long)d->past, (long long)d->capacity);
+	if (d->repeat.on)
+		return repeat_text(d, n, tokens, targets, err);
 	if (find_extension(d, n, &x, err) != OK)
 		return FAIL;
 	token_program_feed(&x->program, tokens, targets);
@@ -224,6 +305,18 @@ enum status decoder_prompt(struct decoder *d, int64_t n, const int32_t *tokens, 
 	return status;
 }
 
+/* Of the whole text only the last piece. */
+static void read_piece(const struct decoder *d, const struct tensor *t, double *values)
+{
+	const int64_t length = d->last->n, n = d->repeat.piece;
+	const int64_t size = tensor_count(t) / (d->batch * length);
+
+	program_read(d->last->program.p, t, d->repeat.output);
+	for (int64_t b = 0; b < d->batch; b++)
+		memcpy(values + b * n * size, d->repeat.output + (b * length + length - n) * size,
+		       (size_t)(n * size) * sizeof(*values));
+}
+
 void decoder_output(const struct decoder *d, const char *name, double *values)
 {
 	const struct graph_output *output;
@@ -231,7 +324,10 @@ void decoder_output(const struct decoder *d, const char *name, double *values)
 	assert(d->last);
 	output = graph_find_output(d->last->program.g, name);
 	assert(output);
-	program_read(d->last->program.p, output->tensor, values);
+	if (d->repeat.on && d->purpose != MODEL_NEXT)
+		read_piece(d, output->tensor, values);
+	else
+		program_read(d->last->program.p, output->tensor, values);
 }
 
 int64_t decoder_past(const struct decoder *d)
@@ -255,7 +351,7 @@ enum status decoder_cost(struct decoder *d, int64_t n, struct op_cost *cost, str
 	struct extension *x;
 
 	*cost = (struct op_cost){ 0 };
-	if (find_extension(d, n, &x, err) != OK)
+	if (find_extension(d, d->repeat.on ? d->capacity : n, &x, err) != OK)
 		return FAIL;
 	for (int i = 0; i < x->program.g->n_nodes; i++) {
 		const struct node *node = x->program.g->nodes[i];
@@ -270,5 +366,6 @@ enum status decoder_cost(struct decoder *d, int64_t n, struct op_cost *cost, str
 
 size_t decoder_state_bytes(const struct decoder *d)
 {
-	return (size_t)block_bytes(d->state);
+	return d->repeat.on ? (size_t)(d->batch * d->capacity) * sizeof(*d->repeat.text)
+			    : (size_t)block_bytes(d->state);
 }

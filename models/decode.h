@@ -2,9 +2,12 @@
  * decode - run a model on a growing text: a prompt, then token by token.
  *
  * Rows of tokens are fed in pieces; every piece sees all earlier pieces.  Each part
- * of a model says itself what it keeps of earlier tokens (op_cache() and the like),
+ * of a model says itself what it keeps of earlier tokens (op_cache() and others),
  * so the decoder knows no variant.  The same description of the model serves pieces
  * of any length, down to a single token.
+ *
+ * A model that keeps no state (model_keeps_state()) is decoded, too: every piece runs the
+ * whole text again, without a state.
  */
 #ifndef MODELS_DECODE_H
 #define MODELS_DECODE_H

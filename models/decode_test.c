@@ -179,7 +179,7 @@ static const char *const attentions[] = {
 	"ATTENTION=w2 W2_SCORE=overlap",
 };
 
-static const char *const positions[] = { "POS=learned", "POS=rope", "POS=alibi", "POS=none" };
+static const char *const positions[] = { "POS=learned", "POS=rope", "POS=t5", "POS=none" };
 
 #define GATE "RA_MLA_MLP_ATTN_GATE=y GATE_ALPHA=0.7 "
 #define CROSS "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_K=3 "
@@ -222,6 +222,21 @@ static void test_combinations(void **state)
 					 others[n % COUNT(others)]);
 				check_symbols(symbols, n);
 			}
+}
+
+static void test_linear_attention(void **state)
+{
+	static const char *const settings[] = { "POS=none", "POS=rope GLA_KEY_DIM=6",
+						GATE "POS=learned", "POS=none GLA_TAU=1" };
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(settings); i++) {
+		char symbols[600];
+
+		snprintf(symbols, sizeof(symbols), SMALL "ATTENTION=gla %s %s", settings[i],
+			 others[i % COUNT(others)]);
+		check_symbols(symbols, i);
+	}
 }
 
 /* The cache holds the numbers of the full pass, and in bfloat16 where the full pass does. */
@@ -356,6 +371,106 @@ static void test_latent_reciprocity(void **state)
 				 tying[i], positions[j], i % 2 ? GATE CROSS : "");
 			check_symbols(symbols, i + j);
 		}
+}
+
+/* ------------------------------------------------------------- without a state */
+
+/* Heads that are the mean of all values so far: one whose op keeps a state, one that says none. */
+static struct tensor *mix_mean(struct block *b, struct tensor *x)
+{
+	x = block_linear(b, "v_proj", x, b->m->embd, false);
+	return block_heads(b, op_running_mean(b->g, "mean", x), b->m->heads);
+}
+
+static const struct attention_variant mean = { .name = "mean",
+					       .mix = mix_mean,
+					       .keeps_state = true };
+static const struct attention_variant repeated_mean = { .name = "repeated_mean", .mix = mix_mean };
+ATTENTION(mean);
+ATTENTION(repeated_mean);
+
+static void test_repeated_prefix(void **state)
+{
+	struct description d;
+	struct error why;
+
+	(void)state;
+	for (size_t i = 0; i < 6; i++) {
+		struct model_case k;
+
+		check_symbols(SMALL GATE "ATTENTION=mean POS=none", i);
+		check_symbols(SMALL GATE "ATTENTION=repeated_mean POS=learned", i);
+		open_drawn(&k, F32, SMALL "ATTENTION=repeated_mean POS=none");
+		assert_false(model_keeps_state(k.model, &why));
+		assert_string_equal(why.text, "ATTENTION=repeated_mean keeps no state: each token "
+					      "repeats the text before it, which is slow");
+		must(describe_model(k.model, &k.backend,
+				    &(struct description_options){ .batch = 1, .length = 8 }, &d,
+				    &why),
+		     &why);
+		assert_non_null(strstr(d.decode_refusal.text, "repeats the text before it"));
+		case_close(&k);
+	}
+}
+
+/* The logits after the last token alone, and targets. */
+static void test_repeated_purposes(void **state)
+{
+	const int64_t T = 9, B = 2;
+	struct model_case k;
+	struct decoder *next, *eval;
+	struct error err;
+	double logits[2 * 300], nll[2];
+
+	(void)state;
+	open_drawn(&k, F64, SMALL "ATTENTION=repeated_mean POS=none");
+	assert_true(k.model->vocab <= 300);
+	must(decoder_create(&next, k.model, k.params, &k.backend, MODEL_NEXT, B, T, &err), &err);
+	must(decoder_create(&eval, k.model, k.params, &k.backend, MODEL_EVAL, B, T, &err), &err);
+	for (int32_t t = 0; t < T; t++) {
+		const int32_t tokens[] = { t, 2 * t }, targets[] = { 3, 2 * t + 1 };
+
+		must(decoder_feed(next, 1, tokens, NULL, &err), &err);
+		must(decoder_feed(eval, 1, tokens, targets, &err), &err);
+		decoder_output(next, "logits", logits);
+		decoder_output(eval, "nll", nll);
+		for (int64_t b = 0; b < B; b++) {
+			const double *row = logits + b * k.model->vocab;
+			double sum = 0;
+
+			for (int64_t v = 0; v < k.model->vocab; v++)
+				sum += exp(row[v]);
+			assert_true(fabs(log(sum) - row[targets[b]] - nll[b]) < 1e-9);
+		}
+	}
+	assert_int_equal(decoder_feed(next, 1, (const int32_t[]){ 1, 1 }, NULL, &err), FAIL);
+	assert_non_null(strstr(err.text, "do not fit"));
+	decoder_destroy(next);
+	decoder_destroy(eval);
+	case_close(&k);
+}
+
+/* What reads scores is refused where there are none. */
+static void test_no_scores(void **state)
+{
+	static const char *const symbols[] = { SMALL CROSS "ATTENTION=mean POS=none",
+					       SMALL "ATTENTION=mean POS=alibi" };
+	static const char *const reasons[] = {
+		"CONFIG_RA_MLA_MLP_CROSS_TOKEN needs attention scores, and ATTENTION=mean has none",
+		"CONFIG_POS needs attention scores, and ATTENTION=mean has none",
+	};
+	const struct model_task task = { 0 };
+	struct error err;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(symbols); i++) {
+		struct config *config = case_config(symbols[i]);
+		struct model *m;
+
+		assert_int_equal(model_read(&m, config, &task, &err), FAIL);
+		assert_string_equal(err.text, reasons[i]);
+		config_free(config);
+	}
 }
 
 /* ------------------------------------------------------------- committed vectors */
@@ -577,6 +692,10 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_combinations),
 		cmocka_unit_test(test_latent_reciprocity),
+		cmocka_unit_test(test_linear_attention),
+		cmocka_unit_test(test_repeated_prefix),
+		cmocka_unit_test(test_repeated_purposes),
+		cmocka_unit_test(test_no_scores),
 		cmocka_unit_test(test_vectors),
 		cmocka_unit_test(test_long_prompt),
 		cmocka_unit_test(test_refusals),

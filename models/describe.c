@@ -68,7 +68,7 @@ static enum status describe_state(const struct model *m, struct params *params,
 		goto destroy;
 	graph_continue(g, state, 1);
 	model_build(m, g, MODEL_NEXT, 1, 1, &io);
-	if (graph_finish(g, &d->decode_refusal) == OK) {
+	if (graph_finish(g, &d->decode_refusal) == OK && model_keeps_state(m, &d->decode_refusal)) {
 		storage_assign(g, backend->precision);
 		count_state(g, d);
 	} else if (is_lack_of_memory(&d->decode_refusal)) {

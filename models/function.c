@@ -7,7 +7,7 @@
  * of a variant counts as deciding until it is added here.
  */
 static const char *const ignored[] = {
-	/* the shapes tell their values */
+	/* the shapes determine their values */
 	"MODEL_VOCAB",
 	"MODEL_BLOCK",
 	"FFN_HIDDEN",
@@ -20,7 +20,7 @@ static const char *const ignored[] = {
 	"MERGE_LINEARS",
 	"LOSS_LOGITS_Z",
 	"RECIP_DETACH",
-	/* auxiliary losses; the shapes of their matrices tell */
+	/* auxiliary losses; the shapes of their matrices determine them */
 	"WS_AUX",
 	"WS_HEADS",
 	"WS_Z_BLOCKS",

@@ -14,7 +14,7 @@ enum status model_function(const struct config *c, int64_t vocab,
 			   void (*visit)(void *context, const char *name, const char *value),
 			   void *context, struct error *err) MUST_CHECK;
 
-/* Does only training depend on the symbol, or do the parameters' shapes tell its value? */
+/* Does only training depend on the symbol, or do the parameters' shapes determine its value? */
 bool function_ignores(const char *symbol);
 
 #endif

@@ -10,6 +10,7 @@
 struct measurer {
 	struct params *params;
 	struct token_program probe;
+	struct run *runs; /* by replica; all zero */
 	bool routing;
 	double *buffer; /* holds the largest output or parameter that is read */
 };
@@ -19,7 +20,7 @@ struct sink {
 	void *context;
 };
 
-/* Learned mixing weights are scalars; their names alone tell them from other scalars. */
+/* Learned mixing weights are scalars; only their names distinguish them from other scalars. */
 static bool is_alpha(const struct param *p)
 {
 	return p->count == 1 && strstr(p->name, "alpha") != NULL;
@@ -58,7 +59,8 @@ enum status measurer_create(struct measurer **out, const struct model *m, struct
 	if (model_program_open(&s->probe, m, &use, params, backend, err) != OK)
 		goto destroy;
 	s->buffer = malloc((size_t)largest(s) * sizeof(*s->buffer));
-	if (!s->buffer) {
+	s->runs = calloc((size_t)backend_replicas(backend), sizeof(*s->runs));
+	if (!s->buffer || !s->runs) {
 		fail_memory(err, "measurements", (size_t)largest(s) * sizeof(*s->buffer));
 		goto destroy;
 	}
@@ -76,6 +78,7 @@ void measurer_destroy(struct measurer *s)
 		return;
 	token_program_close(&s->probe);
 	free(s->buffer);
+	free(s->runs);
 	free(s);
 }
 
@@ -153,15 +156,17 @@ static enum status tell_param(const struct measurer *s, int index, const struct 
 	return OK;
 }
 
+enum status measurer_run(struct measurer *s, struct error *err)
+{
+	return program_run(s->probe.p, s->runs, err);
+}
+
 enum status measure(struct measurer *s,
 		    void (*value)(void *context, const char *name, double value), void *context,
 		    struct error *err)
 {
 	const struct sink sink = { value, context };
-	const struct run run = { .iteration = 0 };
 
-	if (program_run(s->probe.p, &run, err) != OK)
-		return FAIL;
 	for (int i = 0; i < s->probe.g->n_outputs; i++)
 		tell_output(s, &s->probe.g->outputs[i], &sink);
 	for (int i = 0; i < s->params->n; i++)

@@ -22,6 +22,10 @@ enum status measurer_create(struct measurer **s, const struct model *m, struct p
 			    struct error *err) MUST_CHECK;
 void measurer_destroy(struct measurer *s);
 
+/* Runs the sample through the model, or all replicas of it. */
+enum status measurer_run(struct measurer *s, struct error *err) MUST_CHECK;
+
+/* What that run shows of the chosen replica. */
 enum status measure(struct measurer *s,
 		    void (*value)(void *context, const char *name, double value), void *context,
 		    struct error *err) MUST_CHECK;

@@ -75,6 +75,7 @@ static struct values measured(struct model_case *k)
 	for (int64_t row = 0; row < ROWS; row++)
 		case_row(k->model, 0, row, T, tokens + row * T, targets);
 	must(measurer_create(&m, k->model, k->params, &k->backend, ROWS, tokens, &err), &err);
+	must(measurer_run(m, &err), &err);
 	must(measure(m, take, &v, &err), &err);
 	measurer_destroy(m);
 	free(tokens);

@@ -1,10 +1,10 @@
 /*
- * model - the decoder, and the three kinds of parts it is made of.
+ * model - the decoder, and the four kinds of parts it is made of.
  *
- * transformer.c wires blocks and knows no variant.  An attention, a
- * feed-forward or a reciprocal mechanism is one file with private options,
- * static functions and one descriptor at its end, registered by ATTENTION(),
- * FFN() or MECHANISM(); linking the file makes it available.
+ * transformer.c wires blocks and knows no variant.  An attention, a bias of
+ * distances, a feed-forward or a reciprocal mechanism is one file with private
+ * options, static functions and one descriptor at its end, registered by ATTENTION(),
+ * POSITION(), FFN() or MECHANISM(); linking the file makes it available.
  *
  * Letters: B batch, T positions, E width, H heads, D = E/H, L latent width,
  * F hidden width of the feed-forward, V vocabulary, N layers.
@@ -20,7 +20,7 @@
 /* The modules of a model, as in struct origin. */
 enum module { MODULE_EMBEDDING, MODULE_ATTENTION, MODULE_FFN, MODULE_NORM, MODULE_HEAD, MODULES };
 
-enum position { POS_LEARNED, POS_ROPE, POS_ALIBI, POS_NONE };
+enum position { POS_LEARNED, POS_ROPE, POS_NONE, POS_DISTANCE };
 enum out_gate { OUT_GATE_NONE, OUT_GATE_HEAD, OUT_GATE_CHANNEL };
 enum init_scheme { SCHEME_GPT2, SCHEME_ORTHOGONAL };
 
@@ -59,6 +59,13 @@ struct attention_variant {
 	enum status (*read)(void *options, const struct model *m, struct config *c,
 			    struct error *err);
 	void (*project)(struct block *b, struct tensor *x, struct projection *p);
+	/*
+	 * Instead of project(): the heads' outputs [B,T,H,D] by any ops.  Such an attention has no
+	 * scores, so nothing adds a position to them, routes by them or probes them.
+	 */
+	struct tensor *(*mix)(struct block *b, struct tensor *x);
+	bool keeps_state; /* decoding: the ops of mix() keep what later tokens need of earlier
+			     ones; else each token repeats the text before it */
 	/* Turns the kernel's output [B,T,H,*] into the heads' outputs [B,T,H,D]; NULL: no change.
 	 */
 	struct tensor *(*heads)(struct block *b, struct tensor *o);
@@ -67,6 +74,17 @@ struct attention_variant {
 	const struct model_switch *switches; /* ends with a NULL symbol; or NULL */
 	/* NULL: all switches are on, always. */
 	bool (*switched_on)(const void *options, const struct model_switch *s);
+};
+
+/* A bias of scores by the distance of query and key (core/ops/score.h). */
+struct position_variant {
+	const char *name; /* as in CONFIG_POS */
+	size_t options_size;
+	/* NULL: it has no symbols. */
+	enum status (*read)(void *options, const struct model *m, struct config *c,
+			    struct error *err);
+	/* A layer's biases [H,distances] of the distances 0, 1, ... */
+	struct tensor *(*biases)(struct block *b, int64_t distances);
 };
 
 struct ffn_variant {
@@ -126,6 +144,8 @@ struct model {
 	enum norm_kind norm, final_norm;
 	bool final_norm_bias;
 	double norm_eps, rope_theta, dropout, logits_z;
+	int64_t score_window, score_sinks; /* 0: every query sees all earlier keys */
+	double softcap;			   /* of scores; 0: none */
 	enum position position;
 	enum out_gate out_gate;
 	enum init_scheme init;
@@ -136,6 +156,8 @@ struct model {
 
 	const struct attention_variant *attention;
 	void *attention_options;
+	const struct position_variant *distance; /* POS_DISTANCE, else NULL */
+	void *distance_options;
 	const struct ffn_variant *ffn;
 	void *ffn_options;
 	const struct mechanism *mechanism[MAX_MECHANISMS];
@@ -161,7 +183,7 @@ struct block {
 	struct attention_outputs attention;
 };
 
-/* What the caller tells a model about its data and training. */
+/* What a model needs to know of its data and training. */
 struct model_task {
 	int64_t vocab; /* of the data; the model has the same where CONFIG_MODEL_VOCAB is 0 */
 	int64_t batch; /* rows of a training batch; 0: unknown */
@@ -189,6 +211,9 @@ enum model_purpose {
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
 		 int64_t T, struct token_io *io);
 
+/* Does decoding go on from a state?  If not, `why` says what it does instead. */
+bool model_keeps_state(const struct model *m, struct error *why);
+
 /* Calls `visit` for everything in this model that can be switched off alone. */
 void model_switches(const struct model *m,
 		    void (*visit)(void *context, const struct model_switch *s), void *context);
@@ -200,6 +225,9 @@ struct tensor *block_matrix(struct block *b, const char *name, int64_t in, int64
 struct tensor *block_heads_matrix(struct block *b, const char *name, int64_t heads, int64_t in,
 				  int64_t out);
 struct tensor *block_vector(struct block *b, const char *name, int64_t n, double value);
+
+/* A table [rows,width] that all layers share: its name has no layer. */
+struct tensor *block_shared_table(struct block *b, const char *name, int64_t rows, int64_t width);
 
 /* y = x W + b with parameters "name.weight" and, if asked, "name.bias". */
 struct tensor *block_linear(struct block *b, const char *name, struct tensor *x, int64_t out,
@@ -224,7 +252,14 @@ struct tensor *block_latent(struct block *b, struct tensor *latent);
 /* Rotates the first `width` channels of every head if the model uses rope. */
 struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width);
 
+/* Constants [rows,distances] of this type: value() of each row, such as a head, and distance. */
+struct tensor *block_distance_table(struct block *b, const char *name, enum dtype type,
+				    int64_t rows, int64_t distances,
+				    double (*value)(const struct block *b, int64_t row,
+						    int64_t distance));
+
 #define ATTENTION(object) REGISTER("attention_variants", attention_variant, object)
+#define POSITION(object) REGISTER("position_variants", position_variant, object)
 #define FFN(object) REGISTER("ffn_variants", ffn_variant, object)
 #define MECHANISM(object) REGISTER("mechanisms", mechanism, object)
 

@@ -67,15 +67,17 @@ static void valid_row(void *context, uint64_t index, struct workload_row *row)
 static void train(struct model_case *k, const cJSON *run, const char *run_dir)
 {
 	struct optim_options optim = optim_options;
-	struct train_options options = train_options;
-	struct workload workload = {
-		.context = k,
-		.length = LENGTH,
-		.build = build,
-		.train_row = train_row,
-		.valid_row = valid_row,
-		.valid_rows = VALID_ROWS,
-		.layer_prefix = LAYER_PREFIX,
+	struct train_run this = {
+		.workload = {
+			.context = k,
+			.length = LENGTH,
+			.build = build,
+			.train_row = train_row,
+			.valid_row = valid_row,
+			.valid_rows = VALID_ROWS,
+			.layer_prefix = LAYER_PREFIX,
+		},
+		.options = train_options,
 	};
 	const struct metrics_options told = {
 		.run_dir = run_dir,
@@ -83,23 +85,20 @@ static void train(struct model_case *k, const cJSON *run, const char *run_dir)
 	};
 	struct optimizer *optimizer;
 	struct progress progress;
-	struct metrics *metrics;
 	struct trainer *trainer;
-	struct error err, reason;
-	enum train_end end;
+	struct error err;
 
 	if (strcmp(case_item(run, "optimizer")->valuestring, "adamwspam") == 0)
 		optim.kind = OPTIM_ADAMWSPAM;
-	options.accumulate = (int64_t)case_number(run, "accumulate");
-	options.run_dir = run_dir;
+	this.options.accumulate = (int64_t)case_number(run, "accumulate");
+	this.options.run_dir = run_dir;
 	must(optimizer_create(&optimizer, &optim, k->params, &err), &err);
-	must(trainer_create(&trainer, &workload, &options, k->params, optimizer, &k->backend, &err),
-	     &err);
-	must(metrics_open(&metrics, &told, -1, &err), &err);
+	must(trainer_create(&trainer, &this, 1, k->params, optimizer, &k->backend, &err), &err);
+	must(metrics_open(&this.metrics, &told, -1, &err), &err);
 	progress_begin(&progress, stderr, "", PROGRESS_QUIET, 0);
-	must(trainer_run(trainer, metrics, &progress, &end, &reason, &err), &err);
-	assert_int_equal(end, TRAIN_DONE);
-	must(metrics_close(metrics, RUN_DONE, "", &err), &err);
+	must(trainer_run(trainer, &progress, &err), &err);
+	assert_int_equal(this.end, TRAIN_DONE);
+	must(metrics_close(this.metrics, RUN_DONE, "", &err), &err);
 	trainer_destroy(trainer);
 	optimizer_destroy(optimizer);
 }

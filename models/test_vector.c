@@ -109,7 +109,7 @@ static enum status write_config(FILE *out, const cJSON *json, struct error *err)
 	return OK;
 }
 
-/* A symbol that nobody read has the reference's default; a switch that nobody read is off. */
+/* A symbol that was not read has the reference's default; a switch that was not read is off. */
 static void describe_field(const struct field *f, const struct config *c, FILE *out)
 {
 	const char *value = config_raw(c, f->symbol);

@@ -16,6 +16,7 @@
 #include "models/model.h"
 
 REGISTERED(attention_variants, attention_variant);
+REGISTERED(position_variants, position_variant);
 REGISTERED(ffn_variants, ffn_variant);
 REGISTERED(mechanisms, mechanism);
 
@@ -44,7 +45,55 @@ static enum status read_attention(struct model *m, struct config *c, struct erro
 	m->attention_options = variant_options(m, m->attention->options_size, err);
 	if (!m->attention_options)
 		return FAIL;
+	if (m->attention->mix && (m->distance || m->score_window > 0 || m->softcap > 0))
+		return fail(err, "CONFIG_%s needs attention scores, and ATTENTION=%s has none",
+			    m->distance		  ? "POS"
+			    : m->score_window > 0 ? "ATTENTION_WINDOWED"
+						  : "ATTENTION_SOFTCAP",
+			    name);
 	return m->attention->read ? m->attention->read(m->attention_options, m, c, err) : OK;
+}
+
+/* Positions that the embedding or a rotation knows, or a bias of distances. */
+static enum status read_position(struct model *m, struct config *c, struct error *err)
+{
+	static const char *const positions[] = { "learned", "rope", "none", NULL };
+	const char *name = config_text(c, "POS");
+
+	for (const struct position_variant *const *v = __start_position_variants;
+	     name && v < __stop_position_variants; v++)
+		if (strcmp((*v)->name, name) == 0)
+			m->distance = *v;
+	m->position =
+		m->distance ? POS_DISTANCE : (enum position)config_choice(c, "POS", positions);
+	if (m->position == POS_ROPE)
+		m->rope_theta = config_real(c, "ROPE_THETA");
+	if (!m->distance)
+		return OK;
+	m->distance_options = variant_options(m, m->distance->options_size, err);
+	if (!m->distance_options)
+		return FAIL;
+	return m->distance->read ? m->distance->read(m->distance_options, m, c, err) : OK;
+}
+
+/* Terms of the scores that no variant brings. */
+static enum status read_scores(struct model *m, struct config *c, struct error *err)
+{
+	m->softcap = config_real(c, "ATTENTION_SOFTCAP");
+	if (!(m->softcap >= 0 && isfinite(m->softcap)))
+		return fail(err, "ATTENTION_SOFTCAP=%g must be finite and not negative",
+			    m->softcap);
+	if (!config_bool(c, "ATTENTION_WINDOWED"))
+		return OK;
+	m->score_window = config_int(c, "ATTENTION_WINDOW");
+	m->score_sinks = config_int(c, "ATTENTION_SINKS");
+	if (m->score_window < 1 || m->score_sinks < 0)
+		return fail(
+			err,
+			"ATTENTION_WINDOW=%lld must be at least 1, because a query sees its own "
+			"key, and ATTENTION_SINKS=%lld must not be negative",
+			(long long)m->score_window, (long long)m->score_sinks);
+	return OK;
 }
 
 static enum status read_ffn(struct model *m, struct config *c, struct error *err)
@@ -89,6 +138,10 @@ static enum status read_mechanisms(struct model *m, struct config *c, struct err
 	for (int i = 0; i < m->n_mechanisms; i++) {
 		const struct mechanism *mechanism = m->mechanism[i];
 
+		if (mechanism->attend && m->attention->mix)
+			return fail(err,
+				    "CONFIG_%s needs attention scores, and ATTENTION=%s has none",
+				    mechanism->symbol, m->attention->name);
 		m->mechanism_options[i] = variant_options(m, mechanism->options_size, err);
 		if (!m->mechanism_options[i])
 			return FAIL;
@@ -121,7 +174,6 @@ static void read_norms(struct model *m, struct config *c)
 
 static void read_sizes(struct model *m, struct config *c, const struct model_task *task)
 {
-	static const char *const positions[] = { "learned", "rope", "alibi", "none", NULL };
 	static const char *const schemes[] = { "gpt2", "orthogonal", NULL };
 	static const char *const gates[] = { "none", "head", "channel", NULL };
 	const double multiple =
@@ -141,9 +193,6 @@ static void read_sizes(struct model *m, struct config *c, const struct model_tas
 	m->bias = config_bool(c, "MODEL_BIAS");
 	m->tied = config_bool(c, "MODEL_TIE_HEAD");
 	m->merges_linears = config_bool(c, "MERGE_LINEARS");
-	m->position = (enum position)config_choice(c, "POS", positions);
-	if (m->position == POS_ROPE)
-		m->rope_theta = config_real(c, "ROPE_THETA");
 	m->init = (enum init_scheme)config_choice(c, "INIT", schemes);
 	if (m->init == SCHEME_GPT2)
 		m->init_deviation = config_real(c, "INIT_STD");
@@ -188,7 +237,8 @@ enum status model_read(struct model **out, struct config *c, const struct model_
 		return fail_memory(err, "model", sizeof(*m));
 	read_sizes(m, c, task);
 	read_norms(m, c);
-	if (config_check(c, err) != OK || check_sizes(m, task->vocab, err) != OK ||
+	if (read_position(m, c, err) != OK || read_scores(m, c, err) != OK ||
+	    config_check(c, err) != OK || check_sizes(m, task->vocab, err) != OK ||
 	    read_attention(m, c, err) != OK || read_ffn(m, c, err) != OK ||
 	    read_mechanisms(m, c, err) != OK || config_check(c, err) != OK) {
 		model_free(m);
@@ -280,12 +330,26 @@ struct tensor *block_vector(struct block *b, const char *name, int64_t n, double
 	return vector(b->g, name, n, value);
 }
 
-static struct tensor *table(const struct model *m, struct graph *g, const char *name, int64_t rows)
+static struct tensor *table(const struct model *m, struct graph *g, const char *name, int64_t rows,
+			    int64_t width)
 {
 	struct param_init init = matrix_init(m, name);
 
 	init.embedding = true;
-	return graph_param(g, name, &init, 2, SHAPE(rows, m->embd));
+	return graph_param(g, name, &init, 2, SHAPE(rows, width));
+}
+
+struct tensor *block_shared_table(struct block *b, const char *name, int64_t rows, int64_t width)
+{
+	const char *const scope = b->g->scope;
+	const struct origin origin = b->g->origin;
+	struct tensor *t;
+
+	enter(b->g, -1, MODULE_EMBEDDING);
+	t = table(b->m, b->g, name, rows, width);
+	b->g->scope = scope;
+	b->g->origin = origin;
+	return t;
 }
 
 static struct tensor *linear_map(struct block *b, const char *name, struct tensor *x,
@@ -347,6 +411,25 @@ struct tensor *block_latent(struct block *b, struct tensor *latent)
 			latent = m->mechanism[i]->latent(b, m->mechanism_options[i], &b->in[i],
 							 latent);
 	return latent;
+}
+
+struct tensor *block_distance_table(struct block *b, const char *name, enum dtype type,
+				    int64_t rows, int64_t distances,
+				    double (*value)(const struct block *b, int64_t row,
+						    int64_t distance))
+{
+	double *values = malloc((size_t)(rows * distances) * sizeof(*values));
+	struct tensor *t;
+
+	if (!values) {
+		graph_fail(b->g, "no memory for a table of %lld distances", (long long)distances);
+		return NULL;
+	}
+	for (int64_t i = 0; i < rows * distances; i++)
+		values[i] = value(b, i / distances, i % distances);
+	t = graph_constant(b->g, name, type, 2, SHAPE(rows, distances), values);
+	free(values);
+	return t;
 }
 
 struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width)
@@ -430,15 +513,19 @@ static void keep(struct block *b)
 		in->recent = op_recent_tokens(b->g, "queries", in->q, p->attr.band_window);
 }
 
-static struct tensor *attend(struct block *b, struct tensor *x)
+/* The heads' outputs by the shared kernel. */
+static struct tensor *attend_scores(struct block *b, struct tensor *x)
 {
 	const struct model *m = b->m;
 	struct projection *p = &b->projection;
-	struct tensor *o;
 
 	*p = (struct projection){ .attr = { .scale = 1, .band_window = -1 } };
 	m->attention->project(b, x, p);
-	p->attr.alibi = m->position == POS_ALIBI;
+	p->attr.window = m->score_window;
+	p->attr.sinks = m->score_sinks;
+	p->attr.softcap = m->softcap;
+	if (m->distance)
+		p->in.distance_bias = m->distance->biases(b, b->decoding ? b->g->capacity : b->T);
 	p->attr.dropout = m->dropout;
 	for (int i = 0; i < m->n_mechanisms; i++)
 		if (m->mechanism[i]->attend && present(b, i))
@@ -447,7 +534,25 @@ static struct tensor *attend(struct block *b, struct tensor *x)
 	b->attention = op_attention(b->g, "heads", &p->attr, &p->in);
 	if (b->probing)
 		probe(b);
-	o = m->attention->heads ? m->attention->heads(b, b->attention.o) : b->attention.o;
+	return m->attention->heads ? m->attention->heads(b, b->attention.o) : b->attention.o;
+}
+
+/* The first error of a variant's own code names the variant. */
+static void name_culprit(struct graph *g, bool failed_before, const char *symbol, const char *name)
+{
+	const struct error first = g->err;
+
+	if (g->failed && !failed_before)
+		fail(&g->err, "%s=%s: %s", symbol, name, first.text);
+}
+
+static struct tensor *attend(struct block *b, struct tensor *x)
+{
+	const struct model *m = b->m;
+	const bool failed = b->g->failed;
+	struct tensor *o = m->attention->mix ? m->attention->mix(b, x) : attend_scores(b, x);
+
+	name_culprit(b->g, failed, "ATTENTION", m->attention->name);
 	o = gate_outputs(b, x, o);
 	for (int i = 0; i < m->n_mechanisms; i++)
 		if (m->mechanism[i]->heads && present(b, i))
@@ -484,12 +589,14 @@ static struct tensor *read_hidden(struct block *b, struct tensor *h)
 static struct tensor *feed_forward(struct block *b, struct tensor *x)
 {
 	const struct model *m = b->m;
+	const bool failed = b->g->failed;
 	struct tensor *y;
 
 	if (m->ffn->whole && hides_hidden(m) && !b->decoding)
 		y = m->ffn->whole(b, x);
 	else
 		y = read_hidden(b, m->ffn->hidden(b, x));
+	name_culprit(b->g, failed, "FFN", m->ffn->name);
 	return op_dropout(b->g, "dropped", y, m->dropout);
 }
 
@@ -518,9 +625,9 @@ static struct tensor *embed(const struct model *m, struct graph *g, struct tenso
 
 	enter(g, -1, MODULE_EMBEDDING);
 	if (m->position == POS_LEARNED)
-		positions = table(m, g, "wpe.weight", m->length);
+		positions = table(m, g, "wpe.weight", m->length, m->embd);
 	return op_dropout(g, "embedding_dropped",
-			  op_embedding(g, "embedding", table(m, g, "wte.weight", m->vocab),
+			  op_embedding(g, "embedding", table(m, g, "wte.weight", m->vocab, m->embd),
 				       positions, tokens),
 			  m->dropout);
 }
@@ -591,13 +698,26 @@ void model_build(const struct model *m, struct graph *g, enum model_purpose purp
 	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(B, T));
 	x = build_layers(m, g, io->tokens, B, T, purpose == MODEL_PROBE);
 	enter(g, -1, MODULE_HEAD);
-	w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab);
+	w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab, m->embd);
 	if (purpose == MODEL_TRAIN || purpose == MODEL_EVAL)
 		build_losses(m, g, x, w, B, T, io);
 	else if (purpose == MODEL_NEXT)
 		graph_output(g, "logits", op_linear_transposed(g, "logits", last_token(g, x), w));
 	else if (purpose == MODEL_LOGITS)
 		graph_output(g, "logits", op_linear_transposed(g, "logits", x, w));
+	else if (purpose == MODEL_PROBE && g->n_outputs == 0)
+		graph_output(g, "last",
+			     x); /* there is nothing to probe, and a graph has an output */
+}
+
+bool model_keeps_state(const struct model *m, struct error *why)
+{
+	if (!m->attention->mix || m->attention->keeps_state)
+		return true;
+	fail(why,
+	     "ATTENTION=%s keeps no state: each token repeats the text before it, which is slow",
+	     m->attention->name);
+	return false;
 }
 
 /* --------------------------------------------------------------- switches */

@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "core/backend/open.h"
+#include "core/engine/program.h"
 #include "core/engine/replay.h"
 #include "core/util/bf16.h"
+#include "core/ops/op_case.h"
 #include "core/util/test.h"
 
 #define COUNT 4096
@@ -86,7 +88,7 @@ static void test_collects_numbers_of_either_type(void **state)
 	double wide[100], seen[100], *to = b.alloc(&b, sizeof(seen));
 	float *from_narrow = b.alloc(&b, sizeof(narrow));
 	double *from_wide = b.alloc(&b, sizeof(wide));
-	const void *places[100], *wide_places[100];
+	const void *places[100], *wide_places[100], **list = b.alloc(&b, sizeof(places));
 
 	(void)state;
 	for (int i = 0; i < 100; i++) {
@@ -97,15 +99,18 @@ static void test_collects_numbers_of_either_type(void **state)
 	}
 	b.upload(&b, from_narrow, narrow, sizeof(narrow));
 	b.upload(&b, from_wide, wide, sizeof(wide));
-	b.collect(&b, F32, places, 100, to);
+	b.upload(&b, list, places, sizeof(places));
+	b.collect(&b, F32, list, 100, to);
 	b.download(&b, seen, to, sizeof(seen));
 	for (int i = 0; i < 100; i++)
 		assert_true(seen[i] == (double)narrow[99 - i]);
-	b.collect(&b, F64, wide_places, 100, to);
+	b.upload(&b, list, wide_places, sizeof(wide_places));
+	b.collect(&b, F64, list, 100, to);
 	b.download(&b, seen, to, sizeof(seen));
 	for (int i = 0; i < 100; i++)
 		assert_true(seen[i] == wide[99 - i]);
 	b.release(&b, to);
+	b.release(&b, list);
 	b.release(&b, from_narrow);
 	b.release(&b, from_wide);
 }
@@ -306,17 +311,17 @@ static void test_turns_parameters(void **state)
 
 struct work {
 	struct backend *b;
-	double *from, *to, *cleared;
+	double *to, *cleared;
+	const void **places; /* of one double */
 	int asked;
 };
 
 static void ask(void *context)
 {
 	struct work *w = context;
-	const void *place = w->from;
 
 	w->asked++;
-	w->b->collect(w->b, F64, &place, 1, w->to);
+	w->b->collect(w->b, F64, w->places, 1, w->to);
 	w->b->zero(w->b, w->cleared, sizeof(*w->cleared));
 }
 
@@ -325,12 +330,14 @@ static void test_kept_work_reads_memory_anew(void **state)
 {
 	struct backend b = open_device();
 	double *memory = b.alloc(&b, 3 * sizeof(*memory));
-	struct work w = { &b, memory, memory + 1, memory + 2, 0 };
+	const void *place = memory, **places = b.alloc(&b, sizeof(place));
+	struct work w = { &b, memory + 1, memory + 2, places, 0 };
 	struct replay replay = { 0 };
 	struct error err;
 	double now[3];
 
 	(void)state;
+	b.upload(&b, places, &place, sizeof(place));
 	for (int i = 1; i <= 5; i++) {
 		const double fresh[3] = { i, -1, -1 };
 
@@ -346,6 +353,7 @@ static void test_kept_work_reads_memory_anew(void **state)
 	replay_reset(&replay, &b);
 	must(b.wait(&b, &err), &err);
 	b.release(&b, memory);
+	b.release(&b, places);
 }
 
 static void test_memory_is_counted(void **state)
@@ -369,6 +377,52 @@ static void test_memory_is_counted(void **state)
 	assert_true(strlen(during.device) > 8);
 }
 
+/* The tables of a device without a softmax, or without its backward pass. */
+static bool has_forward;
+
+static const struct kernels *const *kernels_lacking(enum dtype type)
+{
+	static const struct kernels *table[OP_COUNT];
+	static struct kernels partial;
+	struct backend b = open_device();
+
+	memcpy(table, b.kernels(type), sizeof(table));
+	partial = *table[OP_softmax];
+	partial.backward = NULL;
+	table[OP_softmax] = has_forward ? &partial : NULL;
+	return table;
+}
+
+static void test_lacks_a_kernel(void **state)
+{
+	const struct program_options train = { .train = true };
+	struct backend b = open_device();
+	struct params *params;
+	struct program *p;
+	struct graph *g;
+	struct error err;
+	char expected[120];
+
+	(void)state;
+	b.kernels = kernels_lacking;
+	must(params_create(&params, F32, &err), &err);
+	must(graph_create(&g, params, true, &err), &err);
+	graph_seeded_output(g, "y",
+			    op_softmax(g, "probabilities", case_param(g, "x", 3, 4), UNMASKED));
+	must(graph_finish(g, &err), &err);
+	must(params_allocate(params, &b, true, &err), &err);
+	for (int i = 0; i < 2; i++) {
+		has_forward = i;
+		snprintf(expected, sizeof(expected),
+			 "softmax 'probabilities': the %s backend has no %skernel for this op",
+			 b.name, i ? "backward " : "");
+		assert_int_equal(program_create(&p, g, &b, &train, &err), FAIL);
+		assert_string_equal(err.text, expected);
+	}
+	graph_destroy(g);
+	params_destroy(params);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -378,6 +432,7 @@ int main(void)
 		cmocka_unit_test(test_collects_numbers_of_either_type),
 		cmocka_unit_test(test_reads_parameters_in_pieces),
 		cmocka_unit_test(test_kept_work_reads_memory_anew),
+		cmocka_unit_test(test_lacks_a_kernel),
 	};
 	const struct CMUnitTest gpu[] = {
 		cmocka_unit_test(test_rounds_many_parameters),

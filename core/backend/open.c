@@ -8,11 +8,13 @@
 #include "core/backend/cpu/cpu.h"
 #include "core/util/library.h"
 
-#define CUDA_LIBRARY "kablate_cuda.so"
-#define EMULATED_LIBRARY "kablate_emulated.so"
+/* The backend is compiled twice: for one run, and for replicas. */
+static const char *const cuda_library[] = { "kablate_cuda.so", "kablate_cuda_replicas.so" };
+static const char *const emulated_library[] = { "kablate_emulated.so",
+						"kablate_emulated_replicas.so" };
 
 typedef enum status (*cuda_opener)(struct backend *b, enum precision precision, int device,
-				   struct error *err);
+				   int replicas, size_t replica_bytes, struct error *err);
 
 static enum status open_library(const char *name, struct backend *b,
 				const struct backend_options *o, struct error *err)
@@ -22,23 +24,27 @@ static enum status open_library(const char *name, struct backend *b,
 	if (library_load(name, RTLD_NOW | RTLD_LOCAL, "cuda_backend_open", (void **)&open, err) !=
 	    OK)
 		return fail_prefix(err, "the GPU backend cannot be loaded");
-	return open(b, o->precision, o->device, err);
+	return open(b, o->precision, o->device, o->replicas, o->replica_bytes, err);
 }
 
 static enum status open_cuda(struct backend *b, const struct backend_options *o, struct error *err)
 {
-	if (!library_is_built(CUDA_LIBRARY))
+	const char *library = cuda_library[o->replicas > 0];
+
+	if (!library_is_built(library))
 		return fail(err, "this build has no GPU backend: install the CUDA toolkit (nvcc), "
 				 "then make; or choose CONFIG_BACKEND=cpu");
-	return open_library(CUDA_LIBRARY, b, o, err);
+	return open_library(library, b, o, err);
 }
 
 static enum status open_emulated(struct backend *b, const struct backend_options *o,
 				 struct error *err)
 {
-	if (!library_is_built(EMULATED_LIBRARY))
+	const char *library = emulated_library[o->replicas > 0];
+
+	if (!library_is_built(library))
 		return fail(err, "the emulated GPU is not built: make emulated");
-	if (open_library(EMULATED_LIBRARY, b, o, err) != OK)
+	if (open_library(library, b, o, err) != OK)
 		return FAIL;
 	b->name = "emulated";
 	return OK;
@@ -46,6 +52,8 @@ static enum status open_emulated(struct backend *b, const struct backend_options
 
 enum status backend_open(struct backend *b, const struct backend_options *o, struct error *err)
 {
+	if (strcmp(o->name, "cpu") == 0 && o->replicas)
+		return fail(err, "only a GPU can train replicas: choose CONFIG_BACKEND=cuda");
 	if (strcmp(o->name, "cpu") == 0)
 		return backend_cpu_open(b, o->precision, o->threads, err);
 	if (strcmp(o->name, "cuda") == 0)

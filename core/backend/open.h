@@ -16,6 +16,17 @@ struct backend_options {
 	enum precision precision;
 	int threads; /* of the CPU */
 	int device;  /* number of the GPU */
+	/*
+	 * Runs that one program trains at once; 0: an ordinary backend.  Bits of a run do not
+	 * depend on how many there are, but may differ from those of an ordinary backend.  Only a
+	 * GPU can.
+	 */
+	int replicas;
+	/*
+	 * Device memory of one replica.  It is allocated at once when the backend opens; when it is
+	 * full, as much again.  No single allocation may be larger.
+	 */
+	size_t replica_bytes;
 };
 
 enum status backend_open(struct backend *b, const struct backend_options *options,

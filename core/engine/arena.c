@@ -92,7 +92,7 @@ static void find_lifetimes(struct lowered_pair b, struct placement *life)
 	}
 	/* Filled before the run, or read after it. */
 	for (int i = 0; i < b.g->n_tensors; i++)
-		if (b.g->tensors[i]->kind == TENSOR_INPUT)
+		if (is_filled_outside(b.g->tensors[i]))
 			keep_for_whole_run(life, b.g->tensors[i], end);
 	for (int i = 0; i < l->n_seeds; i++)
 		keep_for_whole_run(life, l->seeds[i].gradient, end);
@@ -105,7 +105,7 @@ static bool is_input_or_seed(struct lowered_pair b, const struct tensor *t)
 	for (int i = 0; i < b.l->n_seeds; i++)
 		if (b.l->seeds[i].gradient == t)
 			return true;
-	return t->kind == TENSOR_INPUT;
+	return is_filled_outside(t);
 }
 
 /* Delays the reuse of memory, since other streams may still work. */

@@ -36,6 +36,12 @@ const struct placement *arena_placement(const struct arena *a, const struct tens
 void arena_list(const struct arena *a, FILE *file);
 
 /* Parameters, their gradients and state live in a struct params, not in the arena. */
+/* Does something else than an instruction fill it? */
+static inline bool is_filled_outside(const struct tensor *t)
+{
+	return t->kind == TENSOR_INPUT || t->kind == TENSOR_CONSTANT;
+}
+
 static inline bool is_in_params(const struct tensor *root)
 {
 	return root->param >= 0;

@@ -90,6 +90,15 @@ struct backend_memory {
 	double unit;	      /* larger allocations are rounded up to a multiple of it */
 };
 
+/*
+ * Replicas: one program trains several runs at once, on a device that can (`replicas` of struct
+ * backend).  Every allocation exists once per replica, and every kernel works on all of them: the
+ * addresses that the engine sees stand for all replicas.  What the host copies belongs to the
+ * replicas chosen by choose_replica().
+ */
+#define REPLICAS_ALL (-1)  /* the same bytes to each; reads the first.  The default */
+#define REPLICAS_EACH (-2) /* the host has the bytes of all replicas, one after another */
+
 struct backend {
 	const char *name;
 	enum precision precision; /* of graphs in float */
@@ -98,6 +107,7 @@ struct backend {
 	const struct optim_kernels *(*optim)(enum dtype type);	  /* core/optim/kernels.h */
 	void *context;						  /* private to the backend */
 	bool is_async; /* calls return before the work is done, and reads wait */
+	int replicas;  /* 0: an ordinary backend, without choose_replica() */
 
 	/*
 	 * Work runs in the order of issue.  A call may return before its work is done; only
@@ -110,6 +120,12 @@ struct backend {
 	void (*upload)(const struct backend *b, void *device, const void *host, size_t bytes);
 	void (*download)(const struct backend *b, void *host, const void *device, size_t bytes);
 	void (*zero)(const struct backend *b, void *device, size_t bytes);
+	/*
+	 * Chooses the replica, or one of REPLICAS_*, that upload and download act on from now on;
+	 * returns the previous choice.  zero() and kernels act on all replicas.  find_nonfinite()
+	 * looks at all of them unless one is chosen.
+	 */
+	int (*choose_replica)(const struct backend *b, int replica);
 	/* Index of the first NaN or infinity in rows that start `pitch` elements apart, or -1. */
 	int64_t (*find_nonfinite)(const struct backend *b, const void *device, enum dtype type,
 				  int64_t rows, int64_t row, int64_t pitch);
@@ -121,11 +137,14 @@ struct backend {
 	 */
 	int (*fusable)(enum dtype type, const struct node *const *nodes, int n);
 	void (*run_fused)(enum dtype type, const struct call *calls, int n);
-	/* Sets the values that the kernels of the next run find in c->run, also on the device. */
-	void (*begin_run)(const struct backend *b, const struct run *run);
+	/*
+	 * Sets the values that the kernels of the next run find in c->run, also on the device: one
+	 * struct run per replica.  Replicas differ in the seed only.
+	 */
+	void (*begin_run)(const struct backend *b, const struct run *runs);
 	/* Refreshes all copies that have memory, in the layout that copy_bytes() promised. */
 	void (*copy_params)(const struct backend *b, const struct params *p);
-	/* Copies n scalars of one type to device memory, as doubles. */
+	/* to[i] = *from[i], n scalars of one type, as doubles; lists in device memory. */
 	void (*collect)(const struct backend *b, enum dtype type, const void *const *from, int n,
 			double *to);
 	/*
@@ -160,5 +179,20 @@ struct backend {
 	enum status (*wait)(const struct backend *b, struct error *err);
 	void (*close)(struct backend *b);
 };
+
+/* How many runs a program of this backend trains. */
+static inline int backend_replicas(const struct backend *b)
+{
+	return b->replicas ? b->replicas : 1;
+}
+
+/* Returns the previous choice.  An ordinary backend has nothing to choose. */
+static inline int backend_choose(const struct backend *b, int replica)
+{
+	return b->replicas ? b->choose_replica(b, replica) : REPLICAS_ALL;
+}
+
+/* Why alloc() or host_alloc() returned NULL: the device failed, or has too little memory. */
+enum status fail_alloc(const struct backend *b, const char *what, size_t bytes, struct error *err);
 
 #endif

@@ -253,15 +253,52 @@ struct tensor *graph_param(struct graph *g, const char *name, const struct param
 	return t;
 }
 
-struct tensor *graph_input(struct graph *g, const char *name, enum dtype type, int ndim,
-			   const int64_t *dim)
+/* A tensor that no node writes; variants of a computation share it. */
+static struct tensor *graph_leaf(struct graph *g, const char *name, enum tensor_kind kind,
+				 enum dtype type, int ndim, const int64_t *dim)
 {
 	const char *full = scoped(g, name);
 
 	for (int i = 0; i < g->n_tensors && g->variant && !g->failed; i++)
-		if (g->tensors[i]->kind == TENSOR_INPUT && strcmp(g->tensors[i]->name, full) == 0)
+		if (g->tensors[i]->kind == kind && strcmp(g->tensors[i]->name, full) == 0)
 			return g->tensors[i];
-	return g->failed ? NULL : new_tensor(g, full, TENSOR_INPUT, type, ndim, dim);
+	return g->failed ? NULL : new_tensor(g, full, kind, type, ndim, dim);
+}
+
+struct tensor *graph_input(struct graph *g, const char *name, enum dtype type, int ndim,
+			   const int64_t *dim)
+{
+	return graph_leaf(g, name, TENSOR_INPUT, type, ndim, dim);
+}
+
+/* Integers, float or double. */
+static void set_element(void *data, enum dtype type, int64_t i, double value)
+{
+	if (type == I32)
+		((int32_t *)data)[i] = (int32_t)value;
+	else if (type == F32)
+		((float *)data)[i] = (float)value;
+	else
+		((double *)data)[i] = value;
+}
+
+struct tensor *graph_constant(struct graph *g, const char *name, enum dtype type, int ndim,
+			      const int64_t *dim, const double *values)
+{
+	struct tensor *t = graph_leaf(g, name, TENSOR_CONSTANT, type, ndim, dim);
+	void *data;
+
+	if (!t || t->values)
+		return t;
+	data = pool_alloc(&g->pool, tensor_bytes(t));
+	if (!data) {
+		fail_out_of_memory(g);
+		return NULL;
+	}
+	for (int64_t i = 0; i < tensor_count(t); i++)
+		set_element(data, type, i, values[i]);
+	t->values = data;
+	return t;
 }
 
 /* ------------------------------------------------------------------- views */
@@ -675,9 +712,10 @@ enum status graph_finish(struct graph *g, struct error *err)
 /* -------------------------------------------------------------------- dump */
 
 static const char *const kind_names[] = {
-	[TENSOR_PARAM] = "param",     [TENSOR_INPUT] = "input", [TENSOR_ACTIVATION] = "activation",
-	[TENSOR_STATE] = "state",     [TENSOR_VIEW] = "view",	[TENSOR_GRADIENT] = "gradient",
-	[TENSOR_SCRATCH] = "scratch",
+	[TENSOR_PARAM] = "param",	[TENSOR_INPUT] = "input",
+	[TENSOR_CONSTANT] = "constant", [TENSOR_ACTIVATION] = "activation",
+	[TENSOR_STATE] = "state",	[TENSOR_VIEW] = "view",
+	[TENSOR_GRADIENT] = "gradient", [TENSOR_SCRATCH] = "scratch",
 };
 
 void graph_dump_dot(const struct graph *g, FILE *file)
@@ -688,7 +726,8 @@ void graph_dump_dot(const struct graph *g, FILE *file)
 	for (int i = 0; i < g->n_tensors; i++) {
 		const struct tensor *t = g->tensors[i];
 
-		if (t->kind == TENSOR_PARAM || t->kind == TENSOR_INPUT)
+		if (t->kind == TENSOR_PARAM || t->kind == TENSOR_INPUT ||
+		    t->kind == TENSOR_CONSTANT)
 			fprintf(file, "\tt%d [label=\"%s\\n%s\", style=rounded];\n", i, t->name,
 				tensor_shape_text(t, shape));
 	}

@@ -3,7 +3,7 @@
  *
  * Nodes run in the order in which they were added.  A builder need not check
  * each call: the first error sticks to the graph, every later call returns NULL,
- * and graph_finish() tells at the end.  A graph owns its nodes and tensors; its
+ * and graph_finish() reports it at the end.  A graph owns its nodes and tensors; its
  * parameters belong to a struct params that outlives it.
  */
 #ifndef CORE_ENGINE_GRAPH_H
@@ -84,6 +84,10 @@ struct tensor *graph_param(struct graph *g, const char *name, const struct param
 /* A tensor filled from outside before each run. */
 struct tensor *graph_input(struct graph *g, const char *name, enum dtype type, int ndim,
 			   const int64_t *dim);
+
+/* A tensor of fixed values, which become elements of this type. */
+struct tensor *graph_constant(struct graph *g, const char *name, enum dtype type, int ndim,
+			      const int64_t *dim, const double *values);
 
 /* The same elements under another shape. */
 struct tensor *graph_reshape(struct graph *g, struct tensor *t, int ndim, const int64_t *dim);

@@ -30,6 +30,7 @@ struct lowering {
 	struct lowered *l;
 	const struct graph *g;
 	const struct kernels *const *kernels;
+	const char *device;
 	enum precision precision;
 	int threads;
 	bool train, recompute, split_backward;
@@ -525,11 +526,12 @@ static enum status check_kernels(const struct lowering *w, struct error *err)
 		const struct kernels *k = w->kernels[n->id];
 
 		if (!k || !k->forward)
-			return fail(err, "%s '%s': this backend has no kernel for it", n->op->name,
-				    n->name);
+			return fail(err, "%s '%s': the %s backend has no kernel for this op",
+				    n->op->name, n->name, w->device);
 		if (w->train && !n->op->no_gradient && !k->backward && !k->loss)
-			return fail(err, "%s '%s': this backend has no backward kernel for it",
-				    n->op->name, n->name);
+			return fail(err,
+				    "%s '%s': the %s backend has no backward kernel for this op",
+				    n->op->name, n->name, w->device);
 	}
 	return OK;
 }
@@ -710,6 +712,7 @@ enum status lower_graph(struct lowered *l, const struct graph *g, const struct b
 		.l = l,
 		.g = g,
 		.kernels = backend->kernels(g->type),
+		.device = backend->name,
 		.precision = backend->precision,
 		.threads = backend->threads,
 		.train = train,

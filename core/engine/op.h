@@ -21,6 +21,14 @@
 	X(linear)             \
 	X(head_linear)        \
 	X(concat)             \
+	X(matmul)             \
+	X(permute)            \
+	X(expand)             \
+	X(sum)                \
+	X(softmax)            \
+	X(logsumexp)          \
+	X(max)                \
+	X(add_constant)       \
 	X(add)                \
 	X(multiply)           \
 	X(silu)               \
@@ -64,7 +72,13 @@
 	X(ws_energy)          \
 	X(ws_contrast)        \
 	X(head_loss)          \
-	X(attention_probe)
+	X(attention_probe)    \
+	X(cumsum)             \
+	X(scan)               \
+	X(shift)              \
+	X(gather)             \
+	X(scatter)            \
+	X(linear_attention)
 
 enum op_id {
 #define X(name) OP_##name,

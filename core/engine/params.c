@@ -121,7 +121,7 @@ enum status params_name(struct params *p, const char *name, const struct param_i
 		return add_param(p, name, init, ndim, dim, err);
 	}
 	if (!same_shape(&p->list[*index], ndim, dim))
-		return fail(err, "parameter '%s' is asked for in two different shapes", name);
+		return fail(err, "parameter '%s' is requested in two different shapes", name);
 	return OK;
 }
 
@@ -142,12 +142,12 @@ enum status params_allocate(struct params *p, const struct backend *backend, boo
 	if (!p->data)
 		p->data = backend->alloc(backend, bytes);
 	if (!p->data)
-		return fail_memory(err, "parameters", bytes);
+		return fail_alloc(backend, "parameters", bytes, err);
 	p->backend = backend;
 	if (gradients && !p->grad) {
 		p->grad = backend->alloc(backend, bytes);
 		if (!p->grad)
-			return fail_memory(err, "gradients", bytes);
+			return fail_alloc(backend, "gradients", bytes, err);
 	}
 	return OK;
 }
@@ -179,7 +179,7 @@ enum status param_copy_of(struct params *p, int index, int which, size_t bytes,
 	if (!s->memory && p->data) {
 		s->memory = p->backend->alloc(p->backend, bytes);
 		if (!s->memory)
-			return fail_memory(err, p->list[index].name, bytes);
+			return fail_alloc(p->backend, p->list[index].name, bytes, err);
 		p->n_copies++;
 		params_changed(p);
 	}
@@ -235,7 +235,7 @@ enum status params_hash(const struct params *p, char *hex, struct error *err)
 	}
 	free(host);
 	sha256_hex(&s, hex);
-	return OK;
+	return p->backend->check(p->backend, err);
 }
 
 enum status param_set_part(struct params *p, int index, int64_t first, int64_t n,
@@ -287,7 +287,9 @@ enum status param_visit(const struct params *p, int index, bool gradient, param_
 				     value_at(p, index, gradient, first), (size_t)n * size);
 		for (int64_t i = 0; i < n && p->type != F64; i++)
 			values[i] = (double)narrow[i];
-		visit(context, first, n, values);
+		status = p->backend->check(p->backend, err);
+		if (status == OK)
+			visit(context, first, n, values);
 	}
 	free(narrow);
 	free(values);

@@ -36,7 +36,7 @@ struct param_init {
 /* A parameter in the layout that some kernel wants; params_prepare() makes it. */
 struct param_copy {
 	void *memory;
-	size_t bytes; /* 0: no kernel asked for the copy */
+	size_t bytes; /* 0: no kernel needs the copy */
 };
 
 #define PARAM_COPIES 2
@@ -95,7 +95,7 @@ enum status params_allocate(struct params *p, const struct backend *backend, boo
 /* Draw every parameter from its distribution. */
 enum status params_initialise(struct params *p, uint64_t seed, struct error *err) MUST_CHECK;
 
-/* Call this after writing to `data`: the copies are made anew before the next run. */
+/* Call this after writing to `data`: the copies are made again before the next run. */
 void params_changed(struct params *p);
 
 /* Make the copies of changed parameters, all at once. */

@@ -29,7 +29,7 @@ struct program {
 	int *lengths;		   /* by instruction: its launches, counted in the first run */
 	int runs;		   /* 2: two or more */
 	int stream_ends[MAX_STREAMS];
-	const void **losses; /* addresses of the losses */
+	const void **losses; /* device: addresses of the losses, at the end of the memory */
 	int n_losses;
 	struct run run;
 	program_watcher watch; /* or NULL */
@@ -151,6 +151,15 @@ static bool follows_past(const struct program *p)
 	return false;
 }
 
+static size_t losses_bytes(const struct graph *g)
+{
+	size_t n = 0;
+
+	for (int i = 0; i < g->n_outputs; i++)
+		n += g->outputs[i].is_loss;
+	return n * sizeof(const void *);
+}
+
 /* Lowers the graph and plans its memory, but allocates none. */
 static enum status prepare(struct program **out, const struct graph *g,
 			   const struct backend *backend, const struct program_options *options,
@@ -173,6 +182,8 @@ static enum status prepare(struct program **out, const struct graph *g,
 		program_destroy(p);
 		return FAIL;
 	}
+	p->arena.bytes = (p->arena.bytes + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *) +
+			 losses_bytes(g);
 	p->follows_past = follows_past(p);
 	*out = p;
 	return OK;
@@ -252,6 +263,24 @@ static enum status create_schedule(struct program *p, struct error *err)
 	return choose_streams(p, err);
 }
 
+static enum status list_losses(struct program *p, struct error *err)
+{
+	const struct graph *g = p->graph;
+	const size_t bytes = (size_t)(g->n_outputs + 1) * sizeof(*p->losses);
+	const void **list = malloc(bytes);
+
+	if (!list)
+		return fail_memory(err, "losses", bytes);
+	for (int i = 0; i < g->n_outputs; i++)
+		if (g->outputs[i].is_loss)
+			list[p->n_losses++] = address(p, g->outputs[i].tensor);
+	p->losses = (const void **)(void *)(p->memory + p->arena.bytes - losses_bytes(g));
+	if (p->n_losses)
+		p->backend->upload(p->backend, p->losses, list, losses_bytes(g));
+	free(list);
+	return OK;
+}
+
 enum status program_create(struct program **out, const struct graph *g,
 			   const struct backend *backend, const struct program_options *options,
 			   struct error *err)
@@ -266,9 +295,8 @@ enum status program_create(struct program **out, const struct graph *g,
 		return FAIL;
 	p->memory = backend->alloc(backend, p->arena.bytes);
 	p->calls = calloc((size_t)p->lowered.n_instrs + 1, sizeof(*p->calls));
-	p->losses = calloc((size_t)g->n_outputs + 1, sizeof(*p->losses));
-	if (!p->memory || !p->calls || !p->losses) {
-		fail_memory(err, "activations and gradients", p->arena.bytes);
+	if (!p->memory || !p->calls) {
+		fail_alloc(backend, "activations and gradients", p->arena.bytes, err);
 		program_destroy(p);
 		return FAIL;
 	}
@@ -279,13 +307,13 @@ enum status program_create(struct program **out, const struct graph *g,
 			return FAIL;
 		}
 	}
-	if (create_schedule(p, err) != OK) {
+	if (create_schedule(p, err) != OK || list_losses(p, err) != OK) {
 		program_destroy(p);
 		return FAIL;
 	}
-	for (int i = 0; i < g->n_outputs; i++)
-		if (g->outputs[i].is_loss)
-			p->losses[p->n_losses++] = address(p, g->outputs[i].tensor);
+	for (int i = 0; i < g->n_tensors; i++)
+		if (g->tensors[i]->values)
+			program_upload(p, g->tensors[i], g->tensors[i]->values);
 	for (int i = 0; i < p->lowered.n_seeds; i++)
 		if (p->lowered.seeds[i].output->is_loss)
 			upload_scalar(p, p->lowered.seeds[i].gradient,
@@ -324,7 +352,6 @@ void program_destroy(struct program *p)
 	free(p->calls);
 	free(p->steps);
 	free(p->lengths);
-	free(p->losses);
 	free(p);
 }
 
@@ -497,14 +524,25 @@ static enum status count_run(struct program *p, struct error *err)
 	return p->runs == 2 ? choose_streams(p, err) : OK;
 }
 
-enum status program_run(struct program *p, const struct run *run, struct error *err)
+/* What the host decides holds for all replicas. */
+static bool differ_in_seed_only(const struct run *runs, int n)
 {
-	p->run = *run;
+	for (int i = 1; i < n; i++)
+		if (runs[i].iteration != runs->iteration || runs[i].micro != runs->micro ||
+		    runs[i].alone != runs->alone || runs[i].past != runs->past)
+			return false;
+	return true;
+}
+
+enum status program_run(struct program *p, const struct run *runs, struct error *err)
+{
+	assert(differ_in_seed_only(runs, backend_replicas(p->backend)));
+	p->run = *runs;
 	/*
 	 * In this order: kernels may read copies of parameters as soon as begin_run() was issued.
 	 */
 	params_prepare(p->graph->params);
-	p->backend->begin_run(p->backend, &p->run);
+	p->backend->begin_run(p->backend, runs);
 	if (p->options.check_nan)
 		return run_checked(p, err);
 	if (p->watch)
@@ -512,7 +550,7 @@ enum status program_run(struct program *p, const struct run *run, struct error *
 	if (count_run(p, err) != OK)
 		return FAIL;
 	if (is_replayable(p))
-		replay_run(&p->replays[run_adds(run)], p->backend, run_all, p);
+		replay_run(&p->replays[run_adds(runs)], p->backend, run_all, p);
 	else
 		run_all(p);
 	return p->backend->check(p->backend, err);
@@ -525,7 +563,8 @@ int program_loss_count(const struct program *p)
 
 void program_collect_losses(const struct program *p, double *to)
 {
-	p->backend->collect(p->backend, p->graph->type, p->losses, p->n_losses, to);
+	p->backend->collect(p->backend, p->graph->type, (const void *const *)p->losses, p->n_losses,
+			    to);
 }
 
 void program_watch(struct program *p, program_watcher watch, void *context)
@@ -602,7 +641,7 @@ static void upload_rounded(const struct program *p, const struct tensor *t, cons
 static void upload(const struct program *p, const struct tensor *t, const void *host)
 {
 	if (t->type == BF16)
-		upload_rounded(p, t, host);
+		upload_rounded(p, t, host); /* never REPLICAS_EACH: chunks hold one replica */
 	else
 		p->backend->upload(p->backend, address(p, t), host, tensor_bytes(t));
 }

@@ -36,10 +36,13 @@ enum status program_measure(const struct graph *g, const struct backend *backend
 			    struct error *err) MUST_CHECK;
 
 /*
+ * `runs`: one per replica of the backend; they differ in their seeds only.  All copies between host
+ * and device act on the replicas that backend_choose() chose.
+ *
  * Fails if check_nan finds a NaN or infinity, whose tensor the message names, or if the device
  * failed.  On an asynchronous device the run continues after this call.
  */
-enum status program_run(struct program *p, const struct run *run, struct error *err) MUST_CHECK;
+enum status program_run(struct program *p, const struct run *runs, struct error *err) MUST_CHECK;
 
 /* Called after every instruction with the number done; FAIL ends the run. */
 typedef enum status (*program_watcher)(void *context, int done, struct error *err);

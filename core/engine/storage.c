@@ -29,6 +29,7 @@ static bool is_read(const struct graph *g, const struct tensor *root)
 	return false;
 }
 
+/* A scalar stays wide: its error would be that of all that it multiplies. */
 static void keep_narrow_outputs(const struct graph *g, const struct node *n,
 				enum precision precision)
 {
@@ -37,7 +38,9 @@ static void keep_narrow_outputs(const struct graph *g, const struct node *n,
 
 	for (int i = 0; i < n->n_out; i++)
 		if (is_chosen(n->out[i]))
-			n->out[i]->type = narrows && (may & BIT(i)) ? BF16 : g->type;
+			n->out[i]->type = narrows && (may & BIT(i)) && tensor_count(n->out[i]) > 1
+						  ? BF16
+						  : g->type;
 }
 
 static void keep_wide(struct tensor *t, enum dtype wide)

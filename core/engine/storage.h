@@ -7,11 +7,11 @@
  *
  * The ops decide which tensors may be stored so (op.h: narrow_in, narrow_out).  A tensor is stored
  * in bfloat16 if the op that writes it and every op that reads it allow it.  So the residual
- * stream, which norms read, statistics and losses keep the graph's type.  One precision also stores
- * the residual stream in bfloat16: there ops allow more (narrow_stream_in, narrow_stream_out).
- * Parameters, their gradients, optimizer moments and inputs always keep the graph's type.  The
- * state of decoding follows the same rule, and never rounds what it stores.  The first graph that
- * names a state fixes its layout.
+ * stream, which norms read, statistics and losses keep the graph's type, and so do scalars.  One
+ * precision also stores the residual stream in bfloat16: there ops allow more (narrow_stream_in,
+ * narrow_stream_out). Parameters, their gradients, optimizer moments and inputs always keep the
+ * graph's type.  The state of decoding follows the same rule, and never rounds what it stores.  The
+ * first graph that names a state fixes its layout.
  *
  * If the backward pass of an op depends on a value that was rounded, the op also stores the
  * rounding error (lost_out).  A gradient has the type of its tensor, unless the op that writes the

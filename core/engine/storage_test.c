@@ -130,6 +130,22 @@ static void test_what_a_norm_reads_is_wide(void **state)
 	destroy(&f);
 }
 
+static void test_scalars_are_wide(void **state)
+{
+	struct fixture f = layer(F32);
+	struct tensor *vector, *scalar;
+
+	(void)state;
+	vector = op_exp(f.g, "vector", case_param(f.g, "p", 8));
+	scalar = op_exp(f.g, "scalar", op_sum(f.g, "sum", vector, 0));
+	op_scale(f.g, "twice", scalar, 2, NULL);
+	storage_assign(f.g, BFLOAT16_STORED);
+	assert_int_equal(vector->type, BF16);
+	assert_int_equal(scalar->type, F32);
+	assert_int_equal(scalar->gradient_type, F32);
+	destroy(&f);
+}
+
 /* A seeded output is an activation in tests of gradients. */
 static void test_what_only_the_host_reads_is_wide(void **state)
 {
@@ -343,6 +359,7 @@ int main(void)
 		cmocka_unit_test(test_branches_are_narrow_and_the_stream_is_not),
 		cmocka_unit_test(test_the_stream_can_be_narrow),
 		cmocka_unit_test(test_what_a_norm_reads_is_wide),
+		cmocka_unit_test(test_scalars_are_wide),
 		cmocka_unit_test(test_what_only_the_host_reads_is_wide),
 		cmocka_unit_test(test_other_precisions_have_one_type),
 		cmocka_unit_test(test_joined_weights_are_narrow_and_their_gradient_is_not),

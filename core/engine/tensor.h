@@ -20,6 +20,7 @@
 enum tensor_kind {
 	TENSOR_PARAM,	   /* lives in a struct params, shared by graphs */
 	TENSOR_INPUT,	   /* filled from outside before a run */
+	TENSOR_CONSTANT,   /* filled once, when a program is made */
 	TENSOR_ACTIVATION, /* computed by a node */
 	TENSOR_STATE,	   /* written by a node, outlives the run */
 	TENSOR_VIEW,	   /* a window onto `base` */
@@ -45,6 +46,7 @@ struct tensor {
 	struct node *producer; /* activations and state: the node that writes it */
 	bool needs_grad;       /* a trainable parameter lies below it */
 	int param;	       /* TENSOR_PARAM, TENSOR_STATE: index in its struct params */
+	const void *values;    /* TENSOR_CONSTANT: its elements, on the host */
 };
 
 /* Number of elements, and of bytes when contiguous. */

@@ -7,6 +7,7 @@ struct tensor *op_add(struct graph *g, const char *name, struct tensor *a, struc
 {
 	struct tensor *in[] = { a, b };
 
+	op_broadcast(g, name, &in[0], &in[1]);
 	return node_out(graph_node(g, OP_add, name, NULL, 2, in), 0);
 }
 

@@ -10,6 +10,7 @@ struct tensor *op_add_scaled(struct graph *g, const char *name, struct tensor *a
 	const struct factor_attr attr = { constant };
 	struct tensor *in[] = { a, b, learned };
 
+	op_broadcast(g, name, &in[0], &in[1]);
 	if (learned)
 		return node_out(graph_node(g, OP_add_scaled_learned, name, &attr, 3, in), 0);
 	return node_out(graph_node(g, OP_add_scaled, name, &attr, 2, in), 0);
@@ -20,7 +21,7 @@ static enum status infer(struct graph *g, struct node *n)
 	if (!all_real(n))
 		return graph_misfit(g, n, "inputs must be real");
 	if (!tensor_same_shape(n->in[0], n->in[1]))
-		return graph_misfit(g, n, "shapes differ");
+		return graph_misfit(g, n, "the shapes do not broadcast");
 	if (!is_vector(n->in[2], 1))
 		return graph_misfit(g, n, "a learned factor must have the shape [1]");
 	return graph_out_like(g, n, NULL, n->in[0]);

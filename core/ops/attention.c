@@ -1,12 +1,10 @@
 /*
  * attention: o_i = sum_{j <= i} dropout(P_ij) v_j,  P_ij = exp(score_ij - lse_i),
  *
- *     score_ij = scale q_i.k_j + key_bias_j - slope_h (i - j)
- *                + band scale q_j.k_i where i - j <= window
- *     lse_i    = log sum_{j <= i} exp(score_ij)
+ *     lse_i = log sum_{j <= i} exp(score_ij), with the scores of core/ops/score.h
  *
  * (A. Vaswani et al., 2017; heads that share keys or values: N. Shazeer, 2019;
- * the slopes of alibi: O. Press et al., 2022.)  With ROUTE_TOPK it also gives
+ * caps: Gemma team, 2024.)  With ROUTE_TOPK it also gives
  * the routing matrix, because only this op sees whole rows of probabilities.
  */
 #include "core/ops/attention.h"
@@ -15,19 +13,21 @@
 
 #include "core/ops/rule.h"
 
-enum { Q, K, V, KEY_BIAS, BAND, RECENT };
+enum { Q, K, V, KEY_BIAS, BAND, RECENT, DISTANCE_BIAS };
 
 struct attention_outputs op_attention(struct graph *g, const char *name,
 				      const struct attention_attr *attr,
 				      const struct attention_inputs *in)
 {
-	struct tensor *const inputs[] = { in->q, in->k, in->v, in->key_bias, in->band, in->recent };
+	struct tensor *const inputs[] = {
+		in->q, in->k, in->v, in->key_bias, in->band, in->recent, in->distance_bias
+	};
 	struct attention_attr acting = *attr;
 	const struct node *n;
 
 	if (!g->training)
 		acting.dropout = 0;
-	n = graph_node(g, OP_attention, name, &acting, 6, inputs);
+	n = graph_node(g, OP_attention, name, &acting, 7, inputs);
 	return (struct attention_outputs){
 		.o = node_out(n, 0),
 		.lse = node_out(n, 1),
@@ -71,6 +71,30 @@ static enum status check_band(struct graph *g, const struct node *n,
 	return OK;
 }
 
+static enum status check_terms(struct graph *g, const struct node *n,
+			       const struct attention_attr *attr, const struct attention_inputs *in)
+{
+	const struct tensor *q = in->q, *bias = in->distance_bias;
+
+	if (attr->window < 0 || attr->sinks < 0)
+		return graph_misfit(g, n,
+				    "a window of %lld keys and %lld sinks must not be negative",
+				    (long long)attr->window, (long long)attr->sinks);
+	if (attr->sinks > 0 && attr->window == 0)
+		return graph_misfit(g, n, "sinks need a window: without one all keys are seen");
+	if (attr->window > 0 && attr->route.mode != ROUTE_NONE)
+		return graph_misfit(g, n,
+				    "routing reads all earlier keys, but a window hides some");
+	if (!(attr->softcap >= 0 && isfinite(attr->softcap)))
+		return graph_misfit(g, n, "the softcap %g must be finite and not negative",
+				    attr->softcap);
+	if (bias && (bias->type != q->type || bias->ndim != 2 || bias->dim[0] != q->dim[2] ||
+		     bias->dim[1] != held(g, q)))
+		return graph_misfit(g, n, "the bias of distances must be real [%lld,%lld]",
+				    (long long)q->dim[2], (long long)held(g, q));
+	return OK;
+}
+
 static enum status check_route(struct graph *g, const struct node *n, const struct route_attr *a)
 {
 	if (a->mode == ROUTE_TOPK && a->k < 1)
@@ -102,7 +126,7 @@ enum status attention_check(struct graph *g, const struct node *n,
 				    (long long)k->dim[2]);
 	if (!tokens_whole(q) || !tokens_whole(k) || (key_bias && !tokens_whole(key_bias)))
 		return graph_misfit(g, n, "a slice must hold all heads of a token side by side");
-	if (check_band(g, n, attr, in) != OK)
+	if (check_band(g, n, attr, in) != OK || check_terms(g, n, attr, in) != OK)
 		return FAIL;
 	if (!isfinite(attr->scale) || !isfinite(attr->band))
 		return graph_misfit(g, n, "scale %g and reciprocal weight %g must be finite",
@@ -154,7 +178,8 @@ static enum status infer(struct graph *g, struct node *n)
 					     .k = n->in[K],
 					     .key_bias = n->in[KEY_BIAS],
 					     .band = n->in[BAND],
-					     .recent = n->in[RECENT] };
+					     .recent = n->in[RECENT],
+					     .distance_bias = n->in[DISTANCE_BIAS] };
 	int64_t B, T, H, k;
 
 	if (attention_check(g, n, a, &in) != OK)
@@ -197,10 +222,16 @@ double attention_pairs(const struct tensor *q, const struct tensor *k, int64_t w
 	return first_pairs(k->dim[1], window) - first_pairs(k->dim[1] - q->dim[1], window);
 }
 
+/* How far a query sees; < 0: any distance.  Sinks count as if they were near. */
+static int64_t attention_reach(const struct attention_attr *attr)
+{
+	return attr->window > 0 ? attr->window + attr->sinks - 1 : -1;
+}
+
 double attention_score_flops(const struct attention_attr *attr, const struct tensor *q,
 			     const struct tensor *k)
 {
-	double pairs = attention_pairs(q, k, -1);
+	double pairs = attention_pairs(q, k, attention_reach(attr));
 
 	if (attr->band_window >= 0)
 		pairs += attention_pairs(q, k, attr->band_window);
@@ -222,7 +253,7 @@ static void cost(const struct node *n, struct op_cost *c)
 {
 	double scores = attention_score_flops(n->attr, n->in[Q], n->in[K]);
 	double values = 2.0 * (double)tensor_count(n->out[0]) / (double)n->in[Q]->dim[1] *
-			attention_pairs(n->in[Q], n->in[K], -1);
+			attention_pairs(n->in[Q], n->in[K], attention_reach(n->attr));
 
 	c->forward_flops = scores + values;
 	c->backward_flops = 3 * scores + 2 * values; /* P, dQ, dK; dP, dV */
@@ -239,7 +270,7 @@ struct shape {
 #define SIZES(...) (&(const struct shape){ __VA_ARGS__ })
 #define NO_BAND .band_window = -1
 
-enum { WITH_KEY_BIAS = 1, WITH_LEARNED_BAND = 2 };
+enum { WITH_KEY_BIAS = 1, WITH_LEARNED_BAND = 2, WITH_DISTANCE_BIAS = 4 };
 
 static struct attention_outputs attend(struct graph *g, const struct shape *s, unsigned extra,
 				       const struct attention_attr *a)
@@ -251,6 +282,8 @@ static struct attention_outputs attend(struct graph *g, const struct shape *s, u
 		.key_bias = extra & WITH_KEY_BIAS ? case_param(g, "bias", s->B, s->T, s->key_heads)
 						  : NULL,
 		.band = extra & WITH_LEARNED_BAND ? case_param(g, "band", 1) : NULL,
+		.distance_bias =
+			extra & WITH_DISTANCE_BIAS ? case_param(g, "distance", s->H, s->T) : NULL,
 	};
 	const struct attention_outputs out = op_attention(g, "attention", a, &in);
 
@@ -294,10 +327,47 @@ static void case_groups(struct graph *g)
 	       &(struct attention_attr){ .scale = 0.7, NO_BAND });
 }
 
-static void case_alibi(struct graph *g)
+static void case_distance(struct graph *g)
 {
-	attend(g, SIZES(1, 40, 3, 2, 2, 3, 1), 0,
-	       &(struct attention_attr){ .scale = 0.5, .alibi = true, NO_BAND });
+	attend(g, SIZES(2, 40, 3, 2, 2, 3, 1), WITH_DISTANCE_BIAS,
+	       &(struct attention_attr){ .scale = 0.5, NO_BAND });
+}
+
+/* More tiles than one, and a window that ends inside of one. */
+static void case_window(struct graph *g)
+{
+	attend(g, SIZES(1, 150, 2, 2, 3, 1, 2), WITH_KEY_BIAS,
+	       &(struct attention_attr){ .scale = 0.5, NO_BAND, .window = 37 });
+}
+
+static void case_window_one(struct graph *g)
+{
+	attend(g, SIZES(1, 34, 1, 2, 2, 1, 1), 0,
+	       &(struct attention_attr){ .scale = 0.5, NO_BAND, .window = 1 });
+}
+
+static void case_sinks(struct graph *g)
+{
+	attend(g, SIZES(1, 150, 2, 2, 3, 2, 1), WITH_DISTANCE_BIAS,
+	       &(struct attention_attr){ .scale = 0.5, NO_BAND, .window = 20, .sinks = 3 });
+}
+
+static void case_softcap(struct graph *g)
+{
+	attend(g, SIZES(2, 37, 2, 3, 2, 1, 2), WITH_KEY_BIAS,
+	       &(struct attention_attr){ .scale = 0.9, NO_BAND, .softcap = 1.5 });
+}
+
+static void case_all_terms(struct graph *g)
+{
+	attend(g, SIZES(1, 135, 2, 2, 2, 1, 2),
+	       WITH_KEY_BIAS | WITH_DISTANCE_BIAS | WITH_LEARNED_BAND,
+	       &(struct attention_attr){ .scale = 0.5,
+					 .band_window = 30,
+					 .window = 40,
+					 .sinks = 2,
+					 .softcap = 2,
+					 .dropout = 0.3 });
 }
 
 static void case_band(struct graph *g)
@@ -314,8 +384,8 @@ static void case_band_own(struct graph *g)
 
 static void case_band_learned(struct graph *g)
 {
-	attend(g, SIZES(1, 35, 3, 2, 2, 1, 1), WITH_LEARNED_BAND,
-	       &(struct attention_attr){ .scale = 0.5, .alibi = true, .band_window = 99 });
+	attend(g, SIZES(1, 35, 3, 2, 2, 1, 1), WITH_LEARNED_BAND | WITH_DISTANCE_BIAS,
+	       &(struct attention_attr){ .scale = 0.5, .band_window = 99 });
 }
 
 static void case_dropout(struct graph *g)
@@ -375,7 +445,12 @@ OP_CASES(attention) = {
 	OP_CASE("long", case_long),
 	OP_CASE("shared keys", case_shared_keys),
 	OP_CASE("groups of heads", case_groups),
-	OP_CASE("alibi", case_alibi),
+	OP_CASE("distance bias", case_distance),
+	OP_CASE("window", case_window),
+	OP_CASE("window of one", case_window_one),
+	OP_CASE("window with sinks", case_sinks),
+	OP_CASE("softcap", case_softcap),
+	OP_CASE("all terms", case_all_terms),
 	OP_CASE("band", case_band),
 	OP_CASE("band of the diagonal", case_band_own),
 	OP_CASE("learned band wider than the sequence", case_band_learned),
@@ -391,13 +466,13 @@ const struct op op_desc_attention = {
 	.name = "attention",
 	.attr_size = sizeof(struct attention_attr),
 	.min_inputs = 3,
-	.max_inputs = 6,
+	.max_inputs = 7,
 	.infer = infer,
 	.cost = cost,
 	.constant_in = BIT(RECENT),
 	.pitched_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(RECENT),
 	.split_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
-	.saves_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(BAND),
+	.saves_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(BAND) | BIT(DISTANCE_BIAS),
 	.saves_out = BIT(0) | BIT(1) | BIT(2),
 	.narrow_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
 	.narrow_out = BIT(0),

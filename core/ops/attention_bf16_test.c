@@ -19,6 +19,7 @@ struct setting {
 	bool key_bias, learned_band;
 	struct attention_attr attr;
 	double common; /* added to all keys and values */
+	bool distance_bias;
 };
 
 #define PLAIN(width) .attr = { .scale = width, .band_window = -1 }
@@ -32,8 +33,19 @@ static const struct setting settings[] = {
 	{ "one key for all heads", 2, 200, 4, 128, 64, 1, 4, false, false, PLAIN(0.0884) },
 	{ "a bias per key", 2, 200, 2, 128, 64, 2, 2, true, false, PLAIN(0.0884) },
 	{ "wide values", 1, 150, 2, 128, 128, 1, 1, true, false, PLAIN(0.0884) },
-	{ "alibi", 1, 200, 3, 64, 64, 3, 3, false, false,
-	  .attr = { .scale = 0.125, .alibi = true, .band_window = -1 } },
+	{ "distance bias", 2, 200, 3, 64, 64, 3, 3, false, false, PLAIN(0.125),
+	  .distance_bias = true },
+	{ "distance bias, wide keys", 1, 270, 2, 128, 64, 1, 2, true, false, PLAIN(0.0884),
+	  .distance_bias = true },
+	{ "window", 2, 300, 2, 64, 64, 2, 2, false, false,
+	  .attr = { .scale = 0.125, .band_window = -1, .window = 70 } },
+	{ "window with sinks", 1, 400, 2, 128, 64, 1, 2, true, false,
+	  .attr = { .scale = 0.0884, .band_window = -1, .window = 40, .sinks = 4 } },
+	{ "softcap", 2, 200, 2, 64, 64, 2, 2, false, false,
+	  .attr = { .scale = 0.125, .band_window = -1, .softcap = 2 } },
+	{ "window, softcap and distances of wide values", 1, 300, 2, 128, 128, 1, 1, false, false,
+	  .attr = { .scale = 0.0884, .band_window = -1, .window = 50, .sinks = 1, .softcap = 3 },
+	  .distance_bias = true },
 	{ "dropout", 2, 131, 2, 64, 64, 2, 2, false, false,
 	  .attr = { .scale = 0.125, .band_window = -1, .dropout = 0.2 } },
 	{ "band", 2, 200, 2, 64, 64, 2, 2, false, false,
@@ -41,9 +53,12 @@ static const struct setting settings[] = {
 	{ "band of one key for all heads", 1, 270, 3, 128, 64, 1, 3, false, true,
 	  .attr = { .scale = 0.0884, .band_window = 64 } },
 	{ "band wider than the sequence", 1, 100, 2, 128, 128, 2, 1, true, true,
-	  .attr = { .scale = 0.0884, .alibi = true, .band_window = 1000 } },
+	  .attr = { .scale = 0.0884, .band_window = 1000 }, .distance_bias = true },
 	{ "wider than a GPU's tiles", 1, 70, 2, 150, 140, 1, 2, true, true,
 	  .attr = { .scale = 0.08, .band_window = 20, .dropout = 0.1 } },
+	{ "all terms, wider than a GPU's tiles", 1, 90, 2, 150, 140, 1, 2, true, false,
+	  .attr = { .scale = 0.08, .band_window = -1, .window = 30, .sinks = 2, .softcap = 3 },
+	  .distance_bias = true },
 	{ 0 },
 };
 
@@ -77,6 +92,8 @@ static void build(struct side *x, const void *setting)
 		in.key_bias = case_param(x->g, "bias", s->B, s->T, s->key_heads);
 	if (s->learned_band)
 		in.band = case_param(x->g, "band", 1);
+	if (s->distance_bias)
+		in.distance_bias = case_param(x->g, "distance", s->H, s->T);
 	out = op_attention(x->g, "attention", &s->attr, &in);
 	graph_seeded_output(x->g, "o", out.o);
 	x->told = out.lse;

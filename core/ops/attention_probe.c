@@ -11,17 +11,19 @@
 #include "core/ops/op_case.h"
 #include "core/ops/attention.h"
 
-enum { Q, K, LSE, KEY_BIAS, BAND, QUERY_BIAS };
+enum { Q, K, LSE, KEY_BIAS, BAND, QUERY_BIAS, DISTANCE_BIAS };
 
 struct tensor *op_attention_probe(struct graph *g, const char *name,
 				  const struct attention_attr *attr,
 				  const struct attention_inputs *in, struct tensor *query_bias,
 				  struct tensor *lse, int64_t window)
 {
-	struct tensor *const inputs[] = { in->q, in->k, lse, in->key_bias, in->band, query_bias };
+	struct tensor *const inputs[] = {
+		in->q, in->k, lse, in->key_bias, in->band, query_bias, in->distance_bias
+	};
 	const struct probe_attr probe = { .attention = *attr, .window = window };
 
-	return node_out(graph_node(g, OP_attention_probe, name, &probe, 6, inputs), 0);
+	return node_out(graph_node(g, OP_attention_probe, name, &probe, 7, inputs), 0);
 }
 
 static enum status infer(struct graph *g, struct node *n)
@@ -29,7 +31,11 @@ static enum status infer(struct graph *g, struct node *n)
 	const struct probe_attr *a = n->attr;
 	const struct tensor *q = n->in[Q], *bias = n->in[QUERY_BIAS];
 	const struct attention_inputs in = {
-		.q = n->in[Q], .k = n->in[K], .key_bias = n->in[KEY_BIAS], .band = n->in[BAND]
+		.q = n->in[Q],
+		.k = n->in[K],
+		.key_bias = n->in[KEY_BIAS],
+		.band = n->in[BAND],
+		.distance_bias = n->in[DISTANCE_BIAS],
 	};
 
 	if (g->state)
@@ -57,9 +63,10 @@ static void cost(const struct node *n, struct op_cost *c)
 	c->forward_bytes = attention_bytes(n);
 }
 
-static void probe(struct graph *g, int64_t T, bool biases, enum route_mode mode)
+static void probe(struct graph *g, int64_t T, bool biases, enum route_mode mode, int64_t window)
 {
 	const struct attention_attr a = { .scale = 0.5,
+					  .window = window,
 					  .band_window = biases ? 3 : -1,
 					  .band = 0.4,
 					  .route = { .mode = mode, .k = 2, .tau = 0.7 } };
@@ -67,6 +74,7 @@ static void probe(struct graph *g, int64_t T, bool biases, enum route_mode mode)
 		.q = case_input(g, "q", g->type, 2, T, 2, 3),
 		.k = case_input(g, "k", g->type, 2, T, 1, 3),
 		.key_bias = biases ? case_input(g, "key_bias", g->type, 2, T, 1) : NULL,
+		.distance_bias = biases ? case_input(g, "distance", g->type, 2, T) : NULL,
 	};
 	struct tensor *query_bias = biases ? case_input(g, "query_bias", g->type, 2, T, 2) : NULL;
 	struct tensor *lse = case_input(g, "lse", g->type, 2, 2, T);
@@ -76,23 +84,29 @@ static void probe(struct graph *g, int64_t T, bool biases, enum route_mode mode)
 
 static void case_plain(struct graph *g)
 {
-	probe(g, 9, false, ROUTE_NONE);
+	probe(g, 9, false, ROUTE_NONE, 0);
 }
 
 static void case_biases(struct graph *g)
 {
-	probe(g, 67, true, ROUTE_TOPK);
+	probe(g, 67, true, ROUTE_TOPK, 0);
 }
 
 static void case_one_token(struct graph *g)
 {
-	probe(g, 1, false, ROUTE_RMS);
+	probe(g, 1, false, ROUTE_RMS, 0);
+}
+
+static void case_window(struct graph *g)
+{
+	probe(g, 67, true, ROUTE_NONE, 10);
 }
 
 OP_CASES(attention_probe) = {
 	OP_CASE("plain", case_plain),
 	OP_CASE("biases, band and topk", case_biases),
 	OP_CASE("one token, rms", case_one_token),
+	OP_CASE("window", case_window),
 	OP_CASES_END,
 };
 
@@ -100,11 +114,12 @@ const struct op op_desc_attention_probe = {
 	.name = "attention_probe",
 	.attr_size = sizeof(struct probe_attr),
 	.min_inputs = 3,
-	.max_inputs = 6,
+	.max_inputs = 7,
 	.infer = infer,
 	.cost = cost,
 	.no_gradient = true,
-	.constant_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(QUERY_BIAS),
+	.constant_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(QUERY_BIAS) |
+		       BIT(DISTANCE_BIAS),
 	.pitched_in = BIT(Q) | BIT(K) | BIT(KEY_BIAS),
 	.split_in = BIT(Q) | BIT(K),
 	.narrow_in = BIT(Q) | BIT(K),

@@ -27,6 +27,7 @@ struct setting {
 	int64_t B, T, H, K, D, key_heads, value_heads;
 	bool key_bias, learned_band;
 	struct attention_attr attr;
+	bool distance_bias;
 };
 
 #define PLAIN .attr = { .scale = 0.4, .band_window = -1 }
@@ -38,10 +39,26 @@ static const struct setting settings[] = {
 	{ "a block and one", 3, 65, 1, 5, 3, 1, 1, false, false, PLAIN },
 	{ "long", 1, 321, 2, 4, 3, 1, 2, true, false, PLAIN },
 	{ "shared keys", 1, 70, 6, 8, 4, 1, 3, true, false, PLAIN },
-	{ "alibi of four", 1, 40, 4, 2, 2, 4, 4, false, false,
-	  .attr = { .scale = 0.4, .alibi = true, .band_window = -1 } },
-	{ "alibi of six", 2, 40, 6, 2, 2, 2, 6, true, false,
-	  .attr = { .scale = 0.4, .alibi = true, .band_window = -1 } },
+	{ "distance bias", 2, 140, 6, 2, 2, 2, 6, true, false, PLAIN, .distance_bias = true },
+	{ "window", 2, 300, 3, 4, 3, 1, 3, true, false,
+	  .attr = { .scale = 0.4, .band_window = -1, .window = 70 } },
+	{ "window of one", 1, 40, 2, 4, 3, 1, 2, false, false,
+	  .attr = { .scale = 0.4, .band_window = -1, .window = 1 } },
+	{ "window wider than the sequence", 1, 40, 2, 4, 3, 2, 2, false, false,
+	  .attr = { .scale = 0.4, .band_window = -1, .window = 1000, .sinks = 1000 } },
+	{ "window with sinks", 1, 300, 2, 4, 3, 2, 1, true, false,
+	  .attr = { .scale = 0.4, .band_window = -1, .window = 33, .sinks = 5 },
+	  .distance_bias = true },
+	{ "softcap", 2, 70, 3, 4, 2, 3, 3, true, false,
+	  .attr = { .scale = 0.9, .band_window = -1, .softcap = 1.3 } },
+	{ "window in a band, and everything", 2, 140, 3, 4, 2, 1, 3, true, true,
+	  .attr = { .scale = 0.4,
+		    .band_window = 50,
+		    .window = 30,
+		    .sinks = 2,
+		    .softcap = 2,
+		    .dropout = 0.2 },
+	  .distance_bias = true },
 	{ "band", 2, 70, 3, 4, 2, 1, 3, false, false,
 	  .attr = { .scale = 0.4, .band_window = 9, .band = 0.8 } },
 	{ "learned wide band", 1, 37, 2, 4, 2, 2, 1, true, true,
@@ -58,9 +75,10 @@ static const struct setting settings[] = {
 	  ROUTED(.mode = ROUTE_RMS, .tau = 1.2, .head_maximum = true) },
 	{ "dense, with everything", 2, 40, 6, 4, 2, 3, 2, true, true,
 	  .attr = { .scale = 0.4,
-		    .alibi = true,
+		    .softcap = 5,
 		    .band_window = 6,
-		    .route = { .mode = ROUTE_DENSE, .normalize = true, .head_maximum = true } } },
+		    .route = { .mode = ROUTE_DENSE, .normalize = true, .head_maximum = true } },
+	  .distance_bias = true },
 	{ 0 },
 };
 
@@ -68,7 +86,7 @@ static const struct setting settings[] = {
 
 /* Host arrays, all in double; route is the dense [B,T,T]. */
 struct numbers {
-	double *q, *k, *v, *key_bias, *band, *query_bias, *x;
+	double *q, *k, *v, *key_bias, *distance_bias, *band, *query_bias, *x;
 	double *content, *score, *prob, *o, *lse, *route, *y;
 	double probe[PROBE_METRICS];
 };
@@ -111,12 +129,9 @@ static double product(const struct setting *s, const struct numbers *n, int64_t 
 				   n->k + at3(b * s->T + j, g, s->key_heads, 0, s->K), s->K);
 }
 
-static double slope(int64_t h, int64_t H)
+static bool sees(const struct attention_attr *a, int64_t i, int64_t j)
 {
-	static const double four[] = { 0.25, 0.0625, 0.015625, 0.00390625 };
-	static const double beyond_four[] = { 0.5, 0.125 }; /* every other of eight heads' */
-
-	return H == 4 || h < 4 ? four[h] : beyond_four[h - 4];
+	return j <= i && (a->window == 0 || i - j < a->window || j < a->sinks);
 }
 
 static void naive_scores(const struct setting *s, struct numbers *n, int64_t b, int64_t h)
@@ -131,12 +146,14 @@ static void naive_scores(const struct setting *s, struct numbers *n, int64_t b, 
 
 			n->content[pair(s, b, h, i, j)] =
 				score + n->query_bias[(b * s->T + i) * s->H + h];
-			if (s->attr.alibi)
-				score -= slope(h, s->H) * (double)(i - j);
+			if (n->distance_bias && j <= i)
+				score += n->distance_bias[h * s->T + i - j];
 			if (llabs((long long)(i - j)) <= s->attr.band_window)
 				score += (n->band ? *n->band : s->attr.band) *
 					 product(s, n, b, h, j, i);
-			n->score[pair(s, b, h, i, j)] = score;
+			if (s->attr.softcap > 0)
+				score = s->attr.softcap * tanh(score / s->attr.softcap);
+			n->score[pair(s, b, h, i, j)] = sees(&s->attr, i, j) ? score : -INFINITY;
 		}
 }
 
@@ -163,7 +180,7 @@ static void naive_row(const struct setting *s, struct numbers *n, int64_t b, int
 		sum += exp(n->score[first + j]);
 	n->lse[at3(b, h, s->H, i, s->T)] = log(sum);
 	for (int64_t j = 0; j < s->T; j++)
-		n->prob[first + j] = j <= i ? exp(n->score[first + j]) / sum : 0;
+		n->prob[first + j] = exp(n->score[first + j]) / sum;
 	for (int64_t d = 0; d < s->D; d++) {
 		double *o = &n->o[at3(b * s->T + i, h, s->H, d, s->D)];
 
@@ -275,6 +292,7 @@ static struct numbers naive(const struct setting *s)
 		.k = draw("k", tokens * s->key_heads * s->K),
 		.v = draw("v", tokens * s->value_heads * s->D),
 		.key_bias = s->key_bias ? draw("key_bias", tokens * s->key_heads) : NULL,
+		.distance_bias = s->distance_bias ? draw("distance", s->H * s->T) : NULL,
 		.band = s->learned_band ? draw("band", 1) : NULL,
 		.query_bias = draw("query_bias", tokens * s->H),
 		.x = draw("x", tokens * CHANNELS),
@@ -307,9 +325,11 @@ static struct numbers naive(const struct setting *s)
 
 static void free_numbers(struct numbers *n)
 {
-	double *const all[] = { n->q,	       n->k,   n->v,	   n->key_bias, n->band,
-				n->query_bias, n->x,   n->content, n->score,	n->prob,
-				n->o,	       n->lse, n->route,   n->y };
+	double *const all[] = {
+		n->q, n->k,	  n->v,	    n->key_bias, n->band, n->query_bias, n->distance_bias,
+		n->x, n->content, n->score, n->prob,	 n->o,	  n->lse,	 n->route,
+		n->y
+	};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
 		free(all[i]);
@@ -346,6 +366,8 @@ static void build(struct fixture *f, const struct setting *s, enum dtype type, i
 			graph_input(g, "key_bias", type, 3, SHAPE(s->B, s->T, s->key_heads));
 	if (s->learned_band)
 		f->in.band = graph_input(g, "band", type, 1, SHAPE(1));
+	if (s->distance_bias)
+		f->in.distance_bias = graph_input(g, "distance", type, 2, SHAPE(s->H, s->T));
 	f->query_bias = graph_input(g, "query_bias", type, 3, SHAPE(s->B, s->T, s->H));
 	f->x = graph_input(g, "x", type, 3, SHAPE(s->B, s->T, CHANNELS));
 	f->out = op_attention(g, "attention", &s->attr, &f->in);
@@ -398,6 +420,7 @@ static void run(struct fixture *f, const struct numbers *n)
 	upload(f, f->in.v, n->v);
 	upload(f, f->in.key_bias, n->key_bias);
 	upload(f, f->in.band, n->band);
+	upload(f, f->in.distance_bias, n->distance_bias);
 	upload(f, f->query_bias, n->query_bias);
 	upload(f, f->x, n->x);
 	must(program_run(f->program, &r, &err), &err);

@@ -6,17 +6,17 @@
 #include "core/ops/op_case.h"
 #include "core/ops/attention.h"
 
-enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT };
+enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT, DISTANCE_BIAS };
 
 struct tensor *op_mix_rows(struct graph *g, const char *name, struct tensor *x,
 			   const struct attention_attr *attr, const struct attention_inputs *in,
 			   struct tensor *lse)
 {
 	struct tensor *const inputs[] = {
-		x, in->q, in->k, lse, in->key_bias, in->band, in->recent
+		x, in->q, in->k, lse, in->key_bias, in->band, in->recent, in->distance_bias
 	};
 
-	return node_out(graph_node(g, OP_mix_rows, name, attr, 7, inputs), 0);
+	return node_out(graph_node(g, OP_mix_rows, name, attr, 8, inputs), 0);
 }
 
 static enum status infer(struct graph *g, struct node *n)
@@ -27,7 +27,8 @@ static enum status infer(struct graph *g, struct node *n)
 					     .k = n->in[K],
 					     .key_bias = n->in[KEY_BIAS],
 					     .band = n->in[BAND],
-					     .recent = n->in[RECENT] };
+					     .recent = n->in[RECENT],
+					     .distance_bias = n->in[DISTANCE_BIAS] };
 
 	if (attention_check(g, n, a, &in) != OK || attention_check_lse(g, n, q, n->in[LSE]) != OK)
 		return FAIL;
@@ -53,14 +54,15 @@ static void cost(const struct node *n, struct op_cost *c)
 
 /* Routing does not depend on a parameter here, so that differences see x alone. */
 static void mix(struct graph *g, int64_t B, int64_t T, int64_t F, int64_t H, int64_t G,
-		bool key_bias, bool band, const struct attention_attr *a)
+		bool key_bias, bool terms, const struct attention_attr *a)
 {
 	struct tensor *lse = case_input(g, "lse", g->type, B, H, T);
 	const struct attention_inputs in = {
 		.q = case_input(g, "q", g->type, B, T, H, 3),
 		.k = case_input(g, "k", g->type, B, T, G, 3),
 		.key_bias = key_bias ? case_input(g, "bias", g->type, B, T, G) : NULL,
-		.band = band ? case_input(g, "band", g->type, 1) : NULL,
+		.band = terms ? case_input(g, "band", g->type, 1) : NULL,
+		.distance_bias = terms ? case_input(g, "distance", g->type, H, T) : NULL,
 	};
 
 	graph_seeded_output(g, "y",
@@ -79,7 +81,7 @@ static void case_rms(struct graph *g)
 	mix(g, 1, 70, 3, 3, 3, false, true,
 	    &(struct attention_attr){
 		    .scale = 0.5,
-		    .alibi = true,
+		    .softcap = 3,
 		    .band_window = 5,
 		    .route = { .mode = ROUTE_RMS, .tau = 0.9, .normalize = true } });
 }
@@ -113,13 +115,14 @@ const struct op op_desc_mix_rows = {
 	.name = "mix_rows",
 	.attr_size = sizeof(struct attention_attr),
 	.min_inputs = 4,
-	.max_inputs = 7,
+	.max_inputs = 8,
 	.infer = infer,
 	.cost = cost,
-	.constant_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(RECENT),
+	.constant_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(RECENT) |
+		       BIT(DISTANCE_BIAS),
 	.pitched_in = BIT(Q) | BIT(K) | BIT(KEY_BIAS) | BIT(RECENT),
 	.split_in = BIT(Q) | BIT(K) | BIT(RECENT),
-	.saves_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND),
+	.saves_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(DISTANCE_BIAS),
 	.narrow_in = BIT(Q) | BIT(K) | BIT(RECENT),
 	.cases = mix_rows_cases,
 };

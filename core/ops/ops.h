@@ -50,7 +50,66 @@ struct concat_attr {
 	int64_t width[OP_MAX_INPUTS];
 };
 
-/* y = a + b, a - b, a * b, a / b, max(a, b); equal shapes (op_expand() makes them equal). */
+/*
+ * y = op(a) op(b), where op transposes the last two dimensions on request: a [..,M,K], b [..,K,N],
+ * y [..,M,N].  Leading dimensions broadcast.
+ */
+struct matmul_attr {
+	bool transpose_a, transpose_b;
+};
+struct tensor *op_matmul(struct graph *g, const char *name, struct tensor *a, bool transpose_a,
+			 struct tensor *b, bool transpose_b);
+
+/* Dimension i of y is dimension order[i] of x.  (Channels are split off by graph_slice().) */
+struct permute_attr {
+	int order[TENSOR_MAX_DIMS];
+};
+struct tensor *op_permute(struct graph *g, const char *name, struct tensor *x, const int *order);
+
+/*
+ * x repeated to a shape, by NumPy's rule: along dimensions of size 1, and along leading dimensions
+ * that x does not have.
+ */
+struct expand_attr {
+	int64_t ndim, dim[TENSOR_MAX_DIMS];
+};
+struct tensor *op_expand(struct graph *g, const char *name, struct tensor *x, int ndim,
+			 const int64_t *dim);
+
+/* Expands *a and *b to the shape that both broadcast to; leaves them alone if there is none. */
+void op_broadcast(struct graph *g, const char *name, struct tensor **a, struct tensor **b);
+
+/* Sum and mean over a dimension, counted from the end when negative; it keeps size 1. */
+struct sum_attr {
+	double factor;
+	int64_t dim;
+};
+struct tensor *op_sum(struct graph *g, const char *name, struct tensor *x, int dim);
+struct tensor *op_mean(struct graph *g, const char *name, struct tensor *x, int dim);
+
+/*
+ * The keys that each query of x [..,queries,keys] sees: all, those up to its own, or the last
+ * `window` of these.  The last query is at the last key.
+ */
+enum mask_kind { MASK_NONE, MASK_CAUSAL, MASK_WINDOW };
+struct row_mask {
+	int64_t window;
+	enum mask_kind kind;
+};
+#define UNMASKED ((struct row_mask){ .kind = MASK_NONE })
+#define CAUSAL ((struct row_mask){ .kind = MASK_CAUSAL })
+#define CAUSAL_WINDOW(n) ((struct row_mask){ .kind = MASK_WINDOW, .window = (n) })
+
+/* Over the last dimension; rowwise.h says how to write such an op.  logsumexp keeps size 1. */
+struct tensor *op_softmax(struct graph *g, const char *name, struct tensor *x,
+			  struct row_mask mask);
+struct tensor *op_logsumexp(struct graph *g, const char *name, struct tensor *x,
+			    struct row_mask mask);
+
+/* Maximum over a dimension, which keeps size 1. */
+struct tensor *op_max(struct graph *g, const char *name, struct tensor *x, int dim);
+
+/* y = a + b, a - b, a * b, a / b, max(a, b); the shapes may differ if they broadcast. */
 struct tensor *op_add(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
 struct tensor *op_subtract(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
 struct tensor *op_multiply(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
@@ -70,6 +129,9 @@ struct tensor *op_tanh(struct graph *g, const char *name, struct tensor *x);
 struct tensor *op_relu(struct graph *g, const char *name, struct tensor *x);
 struct tensor *op_silu(struct graph *g, const char *name, struct tensor *x);
 struct tensor *op_sigmoid(struct graph *g, const char *name, struct tensor *x);
+/* x + constant, which is not negative */
+struct tensor *op_add_constant(struct graph *g, const char *name, struct tensor *x,
+			       double constant);
 /* log(1 + exp(x)) + eps */
 struct tensor *op_softplus(struct graph *g, const char *name, struct tensor *x, double eps);
 
@@ -82,7 +144,7 @@ struct factor_attr {
 struct tensor *op_scale(struct graph *g, const char *name, struct tensor *x, double constant,
 			struct tensor *learned);
 
-/* y = a + factor * b; equal shapes. */
+/* y = a + factor * b; the shapes may differ if they broadcast. */
 struct tensor *op_add_scaled(struct graph *g, const char *name, struct tensor *a, struct tensor *b,
 			     double constant, struct tensor *learned);
 
@@ -188,17 +250,15 @@ struct route_attr {
 };
 
 /*
- * Causal attention of queries i = past .. past + T - 1 to all tokens up to
- * their own: score_ij = scale * q_i.k_j + key_bias_j
- *     (- slope_h (i - j) with alibi)
- *     (+ band * scale * q_j.k_i where i - j <= window, with band_window >= 0)
- * for j <= i, softmax over j, dropout, times v_j.
+ * Causal attention of queries i = past .. past + T - 1 to the tokens up to their own: softmax over
+ * j of score_ij (core/ops/score.h), dropout, times v_j.
  */
 struct attention_attr {
 	double scale;
-	bool alibi;
-	int64_t band_window; /* < 0: no reciprocal term */
-	double band;	     /* its weight, unless learned */
+	int64_t band_window;   /* < 0: no reciprocal term */
+	double band;	       /* its weight, unless learned */
+	int64_t window, sinks; /* a query sees `window` keys (0: all) and the first `sinks` */
+	double softcap;	       /* 0: none */
 	double dropout;
 	struct route_attr route;
 };
@@ -213,6 +273,7 @@ struct attention_inputs {
 	struct tensor *band;	 /* learned weight [1] or NULL */
 	struct tensor
 		*recent; /* q as op_recent_tokens() gives it, for the reciprocal term; NULL: q */
+	struct tensor *distance_bias; /* [H,S], by i - j; or NULL */
 };
 
 struct attention_outputs {
@@ -259,7 +320,7 @@ enum probe_metric {
 /*
  * Metrics of an attention, without gradient: [PROBE_METRICS].  query_bias
  * [B,T,H], or NULL, is added to the content score, which includes neither the
- * band, nor alibi, nor the mask.
+ * band, nor the bias of distances, nor cap and mask.
  */
 struct tensor *op_attention_probe(struct graph *g, const char *name,
 				  const struct attention_attr *attr,
@@ -269,6 +330,61 @@ struct tensor *op_attention_probe(struct graph *g, const char *name,
 /* Mean over positions s <= t, and over all positions (-> [B,1,C]); x [B,T,C]. */
 struct tensor *op_running_mean(struct graph *g, const char *name, struct tensor *x);
 struct tensor *op_sequence_mean(struct graph *g, const char *name, struct tensor *x);
+
+/*
+ * Scans over positions, x [B,T,..]; if runs continue each other, so does a scan.
+ * cumsum: y_t = y_(t-1) + x_t.  scan: y_t = a_t y_(t-1) + b_t, equal shapes.  y_(-1) = 0.
+ */
+struct tensor *op_cumsum(struct graph *g, const char *name, struct tensor *x);
+struct tensor *op_scan(struct graph *g, const char *name, struct tensor *a, struct tensor *b);
+
+/* y_t = x_(t - distance), x [B,T,..]; `fill` where there is no such token.  distance >= 0. */
+struct shift_attr {
+	int64_t distance;
+	double fill;
+};
+struct tensor *op_shift(struct graph *g, const char *name, struct tensor *x, int64_t distance,
+			double fill);
+
+/*
+ * Rows by number: x [N,C], index i32 [..] -> y [..,C]; or per example x [B,N,C], index [B,M] ->
+ * y [B,M,C].  A number outside [0, N) gives a row of zeros.
+ */
+struct tensor *op_gather(struct graph *g, const char *name, struct tensor *x, struct tensor *index);
+
+/*
+ * The sum of all rows with a number: x [..,C], index i32 [..] -> y [rows,C]; or, if `per_example`,
+ * x [B,M,C], index [B,M] -> y [B,rows,C].  Rows with a number outside [0, rows) are dropped.
+ */
+struct scatter_attr {
+	int64_t rows;
+	bool per_example;
+};
+struct tensor *op_scatter(struct graph *g, const char *name, struct tensor *x, struct tensor *index,
+			  int64_t rows, bool per_example);
+
+/*
+ * Linear attention: a scan with a state S [D,K] per head, S_(-1) = 0.
+ *     S'_t = S_(t-1) diag(exp(decay_t))
+ *     S_t  = S'_t + beta_t (v_t - S'_t k_t) k_t'     with the delta rule
+ *     S_t  = S'_t + beta_t v_t k_t'                  without
+ *     o_t  = S_t q_t
+ * decay, the logarithm of the gate, is at most 0.  If runs continue each other, S does.  So this
+ * is plain linear attention, gated linear attention (a decay per channel; S. Yang et al. 2023) and
+ * the gated delta rule (a decay per head, delta; S. Yang et al. 2024).
+ */
+struct linear_attention_attr {
+	bool delta;
+};
+struct linear_attention_inputs {
+	struct tensor *q, *k; /* [B,T,H,K] */
+	struct tensor *v;     /* [B,T,H,D] */
+	struct tensor *decay; /* [B,T,H], [B,T,H,K], or NULL: 0 */
+	struct tensor *beta;  /* [B,T,H] or NULL: 1 */
+};
+struct tensor *op_linear_attention(struct graph *g, const char *name,
+				   const struct linear_attention_attr *attr,
+				   const struct linear_attention_inputs *in);
 
 /* o * (1 - a + a gate): o [B,T,H,D], gate [B,T or 1,H], a as in op_scale(). */
 struct tensor *op_head_gate(struct graph *g, const char *name, struct tensor *o,

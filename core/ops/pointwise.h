@@ -128,6 +128,7 @@ static inline struct tensor *pointwise_node(struct graph *g, enum op_id id, cons
 {
 	struct tensor *in[] = { a, b };
 
+	op_broadcast(g, name, &in[0], &in[1]);
 	return node_out(graph_node(g, id, name, attr, n, in), 0);
 }
 

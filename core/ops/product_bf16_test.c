@@ -70,11 +70,25 @@ static void build_heads(struct side *x, const void *setting)
 			    op_head_linear(x->g, "y", in, case_param(x->g, "w", 3, s->in, s->out)));
 }
 
+/* Batches of products with both layouts of either factor, as scores of attention and its outputs.
+ */
+static void build_batches(struct side *x, const void *setting)
+{
+	const struct setting *s = setting;
+	struct tensor *q = activation(x, "kept q", case_param(x->g, "q", 2, s->rows, s->in));
+	struct tensor *k = activation(x, "kept k", case_param(x->g, "k", 2, s->out, s->in));
+
+	graph_seeded_output(x->g, "y", op_matmul(x->g, "y", q, false, k, true));
+	graph_seeded_output(
+		x->g, "z",
+		op_matmul(x->g, "z", q, true, case_param(x->g, "v", s->rows, s->out), false));
+}
+
 static void check_precision(enum precision precision)
 {
-	void (*const build[])(struct side * x, const void *setting) = { build_maps,
-									build_feed_forward,
-									build_heads };
+	void (*const build[])(struct side * x,
+			      const void *setting) = { build_maps, build_feed_forward, build_heads,
+						       build_batches };
 	const struct backend rounding = backend_for_tests(precision, 2);
 	int failed = 0;
 

@@ -36,6 +36,26 @@ static struct tensor *real4(struct graph *g)
 
 MISFIT(add_shapes, op_add(g, "n", real3(g), case_param(g, "y", 2, 4, 3)))
 MISFIT(add_ndim, op_add(g, "n", real3(g), case_param(g, "y", 2, 3)))
+MISFIT(matmul_sizes, op_matmul(g, "n", real3(g), false, case_param(g, "y", 2, 3, 4), false))
+MISFIT(matmul_batch, op_matmul(g, "n", real3(g), false, case_param(g, "y", 3, 3, 4), true))
+MISFIT(matmul_vector, op_matmul(g, "n", real3(g), false, case_param(g, "y", 4), false))
+MISFIT(matmul_tokens, op_matmul(g, "n", real3(g), false, tokens(g), true))
+MISFIT(permute_twice, op_permute(g, "n", real3(g), (const int[]){ 0, 1, 1 }))
+MISFIT(permute_dim, op_permute(g, "n", real3(g), (const int[]){ 0, 1, 3 }))
+MISFIT(permute_tokens, op_permute(g, "n", tokens(g), (const int[]){ 0, 2, 1 }))
+MISFIT(expand_shape, op_expand(g, "n", real3(g), 3, SHAPE(2, 6, 4)))
+MISFIT(expand_fewer, op_expand(g, "n", real3(g), 2, SHAPE(3, 4)))
+MISFIT(expand_more, op_expand(g, "n", real3(g), 5, SHAPE(1, 1, 2, 3, 4)))
+MISFIT(expand_tokens, op_expand(g, "n", tokens(g), 4, SHAPE(5, 2, 3, 4)))
+MISFIT(softmax_window, op_softmax(g, "n", real3(g), CAUSAL_WINDOW(0)))
+MISFIT(softmax_queries, op_softmax(g, "n", case_param(g, "x", 2, 5, 4), CAUSAL))
+MISFIT(logsumexp_vector, op_logsumexp(g, "n", case_param(g, "x", 4), CAUSAL))
+MISFIT(softmax_tokens, op_softmax(g, "n", tokens(g), UNMASKED))
+MISFIT(max_dim, op_max(g, "n", real3(g), 3))
+MISFIT(max_tokens, op_max(g, "n", tokens(g), -1))
+MISFIT(sum_dim, op_sum(g, "n", real3(g), 3))
+MISFIT(mean_dim, op_mean(g, "n", real3(g), -4))
+MISFIT(sum_tokens, op_sum(g, "n", tokens(g), 0))
 MISFIT(add_tokens, op_add(g, "n", real3(g), tokens(g)))
 MISFIT(multiply_shapes, op_multiply(g, "n", real3(g), real4(g)))
 MISFIT(multiply_tokens, op_multiply(g, "n", tokens(g), tokens(g)))
@@ -108,6 +128,30 @@ MISFIT(dropout_negative, op_dropout(g, "n", real3(g), -0.1))
 MISFIT(dropout_nan, op_dropout(g, "n", real3(g), __builtin_nan("")))
 MISFIT(dropout_tokens, op_dropout(g, "n", tokens(g), 0.5))
 MISFIT(running_mean_ndim, op_running_mean(g, "n", real4(g)))
+MISFIT(cumsum_tokens, op_cumsum(g, "n", tokens(g)))
+MISFIT(scan_shapes, op_scan(g, "n", real3(g), case_param(g, "b", 2, 3, 5)))
+MISFIT(scan_heads, op_scan(g, "n", graph_slice(g, real4(g), 1, 4), graph_slice(g, real4(g), 0, 4)))
+MISFIT(shift_back, op_shift(g, "n", real3(g), -1, 0))
+MISFIT(shift_fill, op_shift(g, "n", real3(g), 1, __builtin_inf()))
+MISFIT(shift_ndim, op_shift(g, "n", case_param(g, "x", 2, 3), 1, 0))
+#define NUMBERS(...) case_input(g, "i", I32, __VA_ARGS__)
+MISFIT(gather_reals, op_gather(g, "n", real3(g), case_input(g, "i", g->type, 2, 3)))
+MISFIT(gather_heads, op_gather(g, "n", real4(g), NUMBERS(2, 3)))
+MISFIT(gather_examples, op_gather(g, "n", real3(g), NUMBERS(3, 3)))
+MISFIT(gather_dims, op_gather(g, "n", case_param(g, "y", 3, 4), NUMBERS(1, 2, 3, 4)))
+MISFIT(scatter_index, op_scatter(g, "n", real3(g), NUMBERS(2, 4), 5, true))
+MISFIT(scatter_examples, op_scatter(g, "n", case_param(g, "y", 3, 4), NUMBERS(3), 5, true))
+MISFIT(scatter_rows, op_scatter(g, "n", real3(g), NUMBERS(2, 3), 0, false))
+#define LINEAR(q_, k_, v_, decay_, beta_)                                           \
+	op_linear_attention(g, "n", &(const struct linear_attention_attr){ false }, \
+			    &(const struct linear_attention_inputs){ q_, k_, v_, decay_, beta_ })
+#define HEADS case_param(g, "v", 2, 3, 4, 5)
+MISFIT(linear_q, LINEAR(real3(g), real3(g), HEADS, NULL, NULL))
+MISFIT(linear_k, LINEAR(real4(g), HEADS, HEADS, NULL, NULL))
+MISFIT(linear_v, LINEAR(real4(g), real4(g), case_param(g, "w", 2, 3, 5, 5), NULL, NULL))
+MISFIT(linear_decay, LINEAR(real4(g), real4(g), HEADS, HEADS, NULL))
+MISFIT(linear_beta, LINEAR(real4(g), real4(g), HEADS, NULL, case_param(g, "b", 2, 3, 5)))
+MISFIT(linear_missing, LINEAR(real4(g), real4(g), NULL, NULL, NULL))
 MISFIT(sequence_mean_tokens, op_sequence_mean(g, "n", tokens(g)))
 MISFIT(head_gate_ndim, op_head_gate(g, "n", real3(g), real3(g), 1, NULL))
 MISFIT(head_gate_length, op_head_gate(g, "n", real4(g), case_param(g, "g", 2, 2, 4), 1, NULL))
@@ -147,16 +191,39 @@ MISFIT(mix_tokens, op_mix_topk(g, "n", first_tokens(g), case_input(g, "i", I32, 
 			       case_input(g, "w", g->type, 2, 2, 1)))
 
 static const struct misfit misfits[] = {
-	{ "add 'n': shapes differ; inputs: x f32[2,3,4] y f32[2,4,3]", add_shapes },
-	{ "shapes differ", add_ndim },
+	{ "add 'n': the shapes do not broadcast; inputs: x f32[2,3,4] y f32[2,4,3]", add_shapes },
+	{ "the shapes do not broadcast", add_ndim },
+	{ "matmul 'n': the left matrix has 4 columns, the right one 3 rows; inputs: x f32[2,3,4] y",
+	  matmul_sizes },
+	{ "the leading dimensions do not broadcast", matmul_batch },
+	{ "2 to 4 dimensions", matmul_vector },
+	{ "inputs must be real", matmul_tokens },
+	{ "dimension 1 of the new order is missing in x or named twice", permute_twice },
+	{ "dimension 3 of the new order is missing", permute_dim },
+	{ "real", permute_tokens },
+	{ "expand 'n': x cannot be expanded to f32[2,6,4]; inputs: x f32[2,3,4]", expand_shape },
+	{ "x cannot be expanded to f32[3,4]; inputs: x f32[2,3,4]", expand_fewer },
+	{ "'x' cannot be expanded to 5 dimensions, only to 4", expand_more },
+	{ "cannot be expanded", expand_tokens },
+	{ "softmax 'n': a window of 0 keys is empty; inputs: x f32[2,3,4]", softmax_window },
+	{ "softmax 'n': a causal mask needs [..,queries,keys] with no more queries than keys; inputs: "
+	  "x f32[2,5,4]",
+	  softmax_queries },
+	{ "no more queries than keys", logsumexp_vector },
+	{ "real", softmax_tokens },
+	{ "max 'n': 'x' has no dimension 3", max_dim },
+	{ "real", max_tokens },
+	{ "x has no dimension 3", sum_dim },
+	{ "x has no dimension -1", mean_dim },
+	{ "real", sum_tokens },
 	{ "must be real", add_tokens },
 	{ "input 0 is a slice", add_slice },
 	{ "is a slice, which this op cannot read", mix_tokens },
-	{ "shapes differ", multiply_shapes },
+	{ "the shapes do not broadcast", multiply_shapes },
 	{ "must be real", multiply_tokens },
 	{ "must be real", scale_tokens },
 	{ "must have the shape [1]", scale_factor },
-	{ "shapes differ", add_scaled_shapes },
+	{ "the shapes do not broadcast", add_scaled_shapes },
 	{ "the numbers of rows differ", join_rows },
 	{ "input 0 must have 5 columns", join_width },
 	{ "must be real matrices or vectors", join_tokens },
@@ -193,7 +260,7 @@ static const struct misfit misfits[] = {
 	{ "the biases must be [5] and [3]", forward_first_bias },
 	{ "the biases must be [5] and [3]", forward_second_bias },
 	{ "required input 3 is missing", forward_missing },
-	{ "shapes differ", silu_gate_shapes },
+	{ "the shapes do not broadcast", silu_gate_shapes },
 	{ "must be real", sigmoid_tokens },
 	{ "the constant -1 is negative", softplus_eps },
 	{ "must be real", softplus_tokens },
@@ -202,6 +269,27 @@ static const struct misfit misfits[] = {
 	{ "probability", dropout_nan },
 	{ "must be real", dropout_tokens },
 	{ "[B,T,C]", running_mean_ndim },
+	{ "cumsum 'n': inputs must be real [B,T,..] with whole tokens; inputs: tokens i32[2,3,4]",
+	  cumsum_tokens },
+	{ "scan 'n': shapes differ; inputs: b f32[2,3,5] x f32[2,3,4]", scan_shapes },
+	{ "with whole tokens", scan_heads },
+	{ "a shift by -1 tokens would show later ones", shift_back },
+	{ "the fill inf is not finite", shift_fill },
+	{ "x must be real [B,T,..]", shift_ndim },
+	{ "the index i32", gather_reals },
+	{ "[N,C] or [B,N,C]", gather_heads },
+	{ "the index of x [B,N,C] must be [B,M]; inputs: x f32[2,3,4] i i32[3,3]",
+	  gather_examples },
+	{ "the index has too many dimensions", gather_dims },
+	{ "x must be real [..,C], and the index i32 [..]", scatter_index },
+	{ "rows per example need x [B,M,C]", scatter_examples },
+	{ "a result of 0 rows", scatter_rows },
+	{ "q must be real [B,T,H,K] with whole tokens", linear_q },
+	{ "k must have the shape of q", linear_k },
+	{ "v must be [B,T,H,D]", linear_v },
+	{ "the decay must be [B,T,H] or [B,T,H,K]", linear_decay },
+	{ "beta must be [B,T,H]; inputs: x4 f32[2,3,4,6]", linear_beta },
+	{ "input 2", linear_missing },
 	{ "must be real", sequence_mean_tokens },
 	{ "o must be [B,T,H,D]", head_gate_ndim },
 	{ "does not fit the heads", head_gate_length },

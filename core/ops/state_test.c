@@ -219,6 +219,24 @@ static struct tensor *build_mean_of_slice(struct graph *g, struct tensor *x)
 	return op_running_mean(g, "mean", graph_slice(g, x, 8, 62));
 }
 
+static struct tensor *build_sum(struct graph *g, struct tensor *x)
+{
+	return op_cumsum(g, "sum", x);
+}
+
+static struct tensor *build_scan(struct graph *g, struct tensor *x)
+{
+	struct tensor *gate = op_sigmoid(g, "gate", x);
+
+	return op_scan(g, "scan", graph_slice(g, gate, 0, 35), graph_slice(g, x, 35, 35));
+}
+
+/* By fewer tokens than most pieces have, and by more. */
+static struct tensor *build_shift(struct graph *g, struct tensor *x)
+{
+	return op_shift(g, "near", op_shift(g, "far", graph_slice(g, x, 3, 9), 9, 0.5), 2, -1);
+}
+
 static struct tensor *heads(struct graph *g, struct tensor *x, int64_t first, int64_t n,
 			    int64_t width)
 {
@@ -240,6 +258,31 @@ static struct tensor *build_gaussian(struct graph *g, struct tensor *x)
 	return op_w2_gaussian(g, "gaussian", x, NULL, &attr, NULL);
 }
 
+/* 2 heads of queries, keys (3), values (4), decays and a beta: 2 (3 + 3 + 4 + 3 + 1) channels. */
+static struct tensor *linear(struct graph *g, struct tensor *x, bool per_channel, bool delta)
+{
+	struct tensor *decay = op_scale(g, "decay", op_softplus(g, "softplus", x, 0), -0.2, NULL);
+	const struct linear_attention_inputs in = {
+		.q = heads(g, x, 0, 2, 3),
+		.k = heads(g, op_scale(g, "short", x, 0.3, NULL), 6, 2, 3),
+		.v = heads(g, x, 12, 2, 4),
+		.decay = per_channel ? heads(g, decay, 20, 2, 3) : graph_slice(g, decay, 20, 2),
+		.beta = graph_slice(g, op_sigmoid(g, "beta", x), 26, 2),
+	};
+
+	return op_linear_attention(g, "scan", &(struct linear_attention_attr){ delta }, &in);
+}
+
+static struct tensor *build_gated(struct graph *g, struct tensor *x)
+{
+	return linear(g, x, true, false);
+}
+
+static struct tensor *build_delta(struct graph *g, struct tensor *x)
+{
+	return linear(g, x, false, true);
+}
+
 /* Channels of x: queries of 8 heads, keys and values of `shared` heads, a bias per key. */
 #define CHANNELS(shared, k, v) (8 * (k) + (shared) * ((k) + (v) + 1))
 #define Q_WIDTH 5
@@ -249,9 +292,22 @@ static struct tensor *build_gaussian(struct graph *g, struct tensor *x)
 struct attending {
 	int64_t shared;
 	int64_t q_width, v_width; /* 0: Q_WIDTH, V_WIDTH */
-	bool key_bias;
+	bool key_bias, distance_bias;
 	struct attention_attr attr;
 };
+
+static struct tensor *distances(struct graph *g, int64_t H, int64_t S)
+{
+	double *values = malloc((size_t)(H * S) * sizeof(*values));
+	struct tensor *t;
+
+	for (int64_t i = 0; i < H * S; i++)
+		values[i] =
+			rng_normal(rng_key(SEED, "distance"), (uint64_t)(i / S * CAPACITY + i % S));
+	t = graph_constant(g, "distance", g->type, 2, SHAPE(H, S), values);
+	free(values);
+	return t;
+}
 
 static struct attention_inputs inputs(struct graph *g, struct tensor *x, const struct attending *a)
 {
@@ -266,6 +322,8 @@ static struct attention_inputs inputs(struct graph *g, struct tensor *x, const s
 
 	if (a->key_bias)
 		in.key_bias = graph_slice(g, x, bias, a->shared);
+	if (a->distance_bias)
+		in.distance_bias = distances(g, 8, g->state ? CAPACITY : x->dim[1]);
 	op_cache_all(g, "kept", (struct tensor * *const[]){ &in.k, &in.v, &in.key_bias }, 3);
 	if (a->attr.band_window >= 0)
 		in.recent = op_recent_tokens(g, "recent", in.q, a->attr.band_window);
@@ -303,19 +361,24 @@ static struct tensor *route(struct graph *g, struct tensor *x, const struct atte
 
 ATTENTION(attend, plain, 8, .attr = { NO_BAND })
 ATTENTION(attend, groups, 4, .key_bias = true, .attr = { NO_BAND })
-ATTENTION(attend, one_key, 1, .key_bias = true, .attr = { NO_BAND, .alibi = true })
+ATTENTION(attend, one_key, 1, .key_bias = true, .distance_bias = true, .attr = { NO_BAND })
 ATTENTION(attend, heads_of_64, 8, .q_width = 64, .v_width = 64,
 	  .attr = { .scale = 0.1, .band_window = -1 })
 ATTENTION(attend, wide_keys, 8, .q_width = 72, .v_width = 32, .key_bias = true,
-	  .attr = { .scale = 0.1, .band_window = -1, .alibi = true })
+	  .distance_bias = true, .attr = { .scale = 0.1, .band_window = -1 })
 ATTENTION(attend, wide_groups, 2, .q_width = 32, .v_width = 48, .key_bias = true,
-	  .attr = { .scale = 0.1, .band_window = -1, .alibi = true })
+	  .distance_bias = true, .attr = { .scale = 0.1, .band_window = -1 })
 ATTENTION(attend, latent, 1, .q_width = 130, .v_width = 110,
 	  .attr = { .scale = 0.1, .band_window = -1 })
+ATTENTION(attend, window, 8, .key_bias = true, .attr = { NO_BAND, .window = 11 })
+ATTENTION(attend, sinks, 2, .q_width = 32, .v_width = 48, .distance_bias = true,
+	  .attr = { NO_BAND, .window = 9, .sinks = 3, .softcap = 1.5 })
+ATTENTION(attend, sinks_of_one_key, 1, .q_width = 64, .v_width = 64, .distance_bias = true,
+	  .attr = { NO_BAND, .window = 9, .sinks = 3, .softcap = 1.5 })
 ATTENTION(attend, band, 2, .attr = { .scale = 0.5, .band_window = 7, .band = 0.8 })
 ATTENTION(attend, band_own, 8, .attr = { .scale = 0.5, .band_window = 0, .band = 0.8 })
-ATTENTION(attend, band_wide, 1,
-	  .attr = { .scale = 0.5, .band_window = 90, .band = 0.8, .alibi = true })
+ATTENTION(attend, band_wide, 1, .distance_bias = true,
+	  .attr = { .scale = 0.5, .band_window = 90, .band = 0.8 })
 ATTENTION(route, topk, 4, .attr = { NO_BAND, .route = { .mode = ROUTE_TOPK, .k = 9 } })
 ATTENTION(route, topk_maximum, 1,
 	  .attr = { .scale = 0.5,
@@ -323,8 +386,8 @@ ATTENTION(route, topk_maximum, 1,
 		    .band = 0.8,
 		    .route = {
 			    .mode = ROUTE_TOPK, .k = 3, .normalize = true, .head_maximum = true } })
-ATTENTION(route, dense, 8, .key_bias = true,
-	  .attr = { NO_BAND, .alibi = true, .route = { .mode = ROUTE_DENSE } })
+ATTENTION(route, dense, 8, .key_bias = true, .distance_bias = true,
+	  .attr = { NO_BAND, .route = { .mode = ROUTE_DENSE } })
 ATTENTION(route, rms, 1,
 	  .attr = { .scale = 0.5,
 		    .band_window = 5,
@@ -334,6 +397,11 @@ ATTENTION(route, rms, 1,
 static const struct continued continued_graphs[] = {
 	{ "running mean", 70, build_mean, false },
 	{ "running mean of a slice", 70, build_mean_of_slice, false },
+	{ "cumulative sum", 70, build_sum, false },
+	{ "scan", 70, build_scan, false },
+	{ "shift", 12, build_shift, false },
+	{ "gated linear attention", 28, build_gated, false },
+	{ "gated delta rule", 28, build_delta, false },
 	{ "rope", 12, build_rope, false },
 	{ "rotated Gaussians", 64, build_gaussian, false },
 	{ "attention", ATTENTION_CHANNELS(8), build_plain, false },
@@ -343,6 +411,9 @@ static const struct continued continued_graphs[] = {
 	{ "attention, wide keys", CHANNELS(8, 72, 32), build_wide_keys, false },
 	{ "attention, wide groups", CHANNELS(2, 32, 48), build_wide_groups, false },
 	{ "attention, one latent for all heads", CHANNELS(1, 130, 110), build_latent, false },
+	{ "attention, window", ATTENTION_CHANNELS(8), build_window, false },
+	{ "attention, window with sinks", CHANNELS(2, 32, 48), build_sinks, false },
+	{ "attention, sinks of one key", CHANNELS(1, 64, 64), build_sinks_of_one_key, false },
 	{ "attention, band", ATTENTION_CHANNELS(2), build_band, false },
 	{ "attention, band of the diagonal", ATTENTION_CHANNELS(8), build_band_own, false },
 	{ "attention, band wider than the sequence", ATTENTION_CHANNELS(1), build_band_wide,

@@ -44,15 +44,20 @@ struct optim_request {
 	double lr;
 };
 
+/* What the host has not read yet. */
+struct optim_news {
+	int64_t unread;
+	bool stopped; /* by an update that was not finite: those after it do nothing */
+	struct optim_report reports[OPTIM_REPORTS];
+};
+
 struct optim_state {
 	struct optim_request request; /* what the host asks for */
 	double squares;		      /* of the gradient */
 	struct optim_scalars scalars;
 	struct optim_factors factors;
-	/* What the host has not read yet. */
-	int64_t unread;
-	bool stopped; /* by an update that was not finite: those after it do nothing */
-	struct optim_report reports[OPTIM_REPORTS];
+	bool is_off; /* optimizer_switch() */
+	struct optim_news news;
 };
 
 /* Constants of tools/reference/optim.py. */
@@ -138,21 +143,21 @@ OPTIM_FUNCTION bool optim_finite(double norm, const double *losses, int n)
 OPTIM_FUNCTION void optim_decide(const struct optim_rule *rule, struct optim_state *s,
 				 const double *losses, int n)
 {
-	struct optim_report *report = &s->reports[s->unread];
+	struct optim_report *report = &s->news.reports[s->news.unread];
 	struct optim_factors *f = &s->factors;
 	double age;
 
 	f->skip = true;
 	f->restart = false;
-	if (s->stopped)
+	if (s->news.stopped || s->is_off)
 		return;
-	s->unread++;
+	s->news.unread++;
 	report->t = s->request.t;
 	report->norm = sqrt(s->squares);
 	report->finite = optim_finite(report->norm, losses, n);
 	report->clipped = report->spike = report->reset = false;
-	s->stopped = !report->finite;
-	if (s->stopped)
+	s->news.stopped = !report->finite;
+	if (s->news.stopped)
 		return;
 	report->clipped = rule->clip > 0 && report->norm > rule->clip;
 	f->skip = false;

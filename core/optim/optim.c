@@ -231,7 +231,7 @@ static enum status allocate(struct optimizer *o, void **memory, size_t bytes, st
 	if (!bytes)
 		return OK;
 	*memory = o->backend->alloc(o->backend, bytes);
-	return *memory ? OK : fail_memory(err, "optimizer", bytes);
+	return *memory ? OK : fail_alloc(o->backend, "optimizer", bytes, err);
 }
 
 /* Where the segments and matrices lie, in device memory. */
@@ -249,6 +249,14 @@ static void upload_places(struct optimizer *o)
 		o->shapes[i].device = at;
 		at += o->shapes[i].n;
 	}
+}
+
+static enum status allocate_requests(struct optimizer *o, struct error *err)
+{
+	const size_t bytes = (size_t)backend_replicas(o->backend) * sizeof(*o->requests);
+
+	o->requests = pool_alloc(&o->pool, bytes);
+	return o->requests ? OK : fail_memory(err, "optimizer", bytes);
 }
 
 static enum status allocate_blocks(struct optimizer *o, struct error *err)
@@ -368,8 +376,8 @@ enum status optimizer_create(struct optimizer **out, const struct optim_options 
 		return fail_memory(err, "optimizer", sizeof(*o));
 	assert(params->data && params->grad);
 	*o = optimizer_of(options, params, params->backend);
-	if (find_segments(o, err) || find_matrices(o, err) || allocate_blocks(o, err) ||
-	    list_tensors(o, err)) {
+	if (find_segments(o, err) || find_matrices(o, err) || allocate_requests(o, err) ||
+	    allocate_blocks(o, err) || list_tensors(o, err)) {
 		optimizer_destroy(o);
 		return FAIL;
 	}
@@ -451,7 +459,7 @@ static void ask(void *optimizer)
 	params_prepare(o->params);
 }
 
-/* An update that was kept asks for what it asked for then. */
+/* A captured update issues the same work again. */
 static void forget_other(struct optimizer *o, const double *losses, int n)
 {
 	if (o->losses == losses && o->n_losses == n && o->n_copies == o->params->n_copies)
@@ -462,13 +470,22 @@ static void forget_other(struct optimizer *o, const double *losses, int n)
 	o->n_copies = o->params->n_copies;
 }
 
-void optimizer_ask(struct optimizer *o, int64_t t, double lr, const double *losses, int n)
+/* One per replica. */
+static void upload_requests(const struct optimizer *o, int64_t t, const double *rates)
 {
-	const struct optim_request request = { .t = t, .lr = lr };
+	const int chosen = backend_choose(o->backend, REPLICAS_EACH);
 
+	for (int i = 0; i < backend_replicas(o->backend); i++)
+		o->requests[i] = (struct optim_request){ .t = t, .lr = rates[i] };
+	o->backend->upload(o->backend, &o->state->request, o->requests, sizeof(*o->requests));
+	backend_choose(o->backend, chosen);
+}
+
+void optimizer_ask(struct optimizer *o, int64_t t, const double *rates, const double *losses, int n)
+{
 	assert(o->asked < OPTIM_REPORTS);
 	o->asked++;
-	o->backend->upload(o->backend, &o->state->request, &request, sizeof(request));
+	upload_requests(o, t, rates);
 	forget_other(o, losses, n);
 	if (o->join)
 		ask(o);
@@ -477,28 +494,64 @@ void optimizer_ask(struct optimizer *o, int64_t t, double lr, const double *loss
 	o->params->stale = false;
 }
 
+/* What the host has not read yet, one per replica. */
+static void download_news(struct optimizer *o, struct optim_news *news)
+{
+	const int chosen = backend_choose(o->backend, REPLICAS_EACH);
+
+	o->backend->download(o->backend, news, &o->state->news, sizeof(*news));
+	backend_choose(o->backend, chosen);
+	o->backend->zero(o->backend, &o->state->news, offsetof(struct optim_news, reports));
+	o->asked = 0;
+}
+
+static int copy_reports(const struct optim_news *news, struct optim_report *to)
+{
+	memcpy(to, news->reports, (size_t)news->unread * sizeof(*to));
+	return (int)news->unread;
+}
+
 int optimizer_read(struct optimizer *o, struct optim_report reports[OPTIM_REPORTS])
 {
-	const size_t first = offsetof(struct optim_state, unread);
-	struct optim_state s;
+	struct optim_news news;
 
+	assert(backend_replicas(o->backend) == 1);
 	if (!o->asked)
 		return 0;
-	s.unread = 0;
-	o->backend->download(o->backend, (char *)&s + first, (const char *)o->state + first,
-			     sizeof(s) - first);
-	o->backend->zero(o->backend, (char *)o->state + first,
-			 offsetof(struct optim_state, reports) - first);
-	o->asked = 0;
-	memcpy(reports, s.reports, (size_t)s.unread * sizeof(*reports));
-	return (int)s.unread;
+	download_news(o, &news);
+	return copy_reports(&news, reports);
+}
+
+enum status optimizer_read_each(struct optimizer *o, struct optim_reports *all, struct error *err)
+{
+	const int replicas = backend_replicas(o->backend);
+	struct optim_news *news = calloc((size_t)replicas, sizeof(*news));
+
+	if (!news)
+		return fail_memory(err, "reports of updates", (size_t)replicas * sizeof(*news));
+	if (o->asked)
+		download_news(o, news);
+	for (int i = 0; i < replicas; i++)
+		all[i].n = copy_reports(&news[i], all[i].list);
+	free(news);
+	return OK;
+}
+
+void optimizer_switch(struct optimizer *o, int replica, bool on)
+{
+	const bool is_off = !on;
+	const int chosen = backend_choose(o->backend, replica);
+
+	o->backend->upload(o->backend, &o->state->is_off, &is_off, sizeof(is_off));
+	backend_choose(o->backend, chosen);
 }
 
 void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_report *report)
 {
 	struct optim_report reports[OPTIM_REPORTS] = { { 0 } };
 
-	optimizer_ask(o, t, lr, NULL, 0);
+	assert(backend_replicas(o->backend) == 1);
+	optimizer_ask(o, t, &lr, NULL, 0);
 	optimizer_read(o, reports);
 	*report = reports[0];
 }

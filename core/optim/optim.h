@@ -86,21 +86,40 @@ enum status optimizer_create(struct optimizer **o, const struct optim_options *o
 void optimizer_destroy(struct optimizer *o);
 
 /*
- * Ask for update number t, counted from 1, with this learning rate.  Nothing waits for it.  The
- * `n` losses, in device memory, must be finite, too.
+ * Ask for update number t, counted from 1, with these learning rates, one per replica of the
+ * backend.  Nothing waits for it.  The `n` losses, in device memory, must be finite, too; a replica
+ * whose losses or gradients are not harms no other.
  */
-void optimizer_ask(struct optimizer *o, int64_t t, double lr, const double *losses, int n);
+void optimizer_ask(struct optimizer *o, int64_t t, const double *rates, const double *losses,
+		   int n);
 
 /*
  * Read what the updates did since the last reading, in their order; returns how many there are.
- * One that is not finite is the last: what was asked for after it was not done.  At most
- * OPTIM_REPORTS updates may be asked for between two readings.
+ * One that is not finite is the last: updates issued after it were not made.  At most
+ * OPTIM_REPORTS updates may be issued between two readings.
  */
 #define OPTIM_REPORTS 64
 int optimizer_read(struct optimizer *o, struct optim_report reports[OPTIM_REPORTS]);
 
+/* The same for every replica: `all` has one element per replica. */
+struct optim_reports {
+	int n;
+	struct optim_report list[OPTIM_REPORTS];
+};
+enum status optimizer_read_each(struct optimizer *o, struct optim_reports *all,
+				struct error *err) MUST_CHECK;
+
+/*
+ * Switch the updates of one replica off or on, for runs that end at different times: while it is
+ * off, nothing of it changes and nothing is reported.  A new optimizer is on.
+ */
+void optimizer_switch(struct optimizer *o, int replica, bool on);
+
 /* Ask for one update, and read what it did. */
 void optimizer_update(struct optimizer *o, int64_t t, double lr, struct optim_report *report);
+
+/* The functions below that copy to or from the device act on the replicas that backend_choose()
+ * chose. */
 
 /*
  * For an optimizer of a part of all parameters.  `join` gets the sums of squares of the gradients

@@ -292,7 +292,7 @@ static void test_spam_warm_up_has_a_floor(void **state)
 }
 
 /*
- * Norms 1 and 1.2 in turn: mean 1.1, standard deviation 0.1.  The eleventh is a spike if above
+ * Norms 1 and 1.2 alternate: mean 1.1, standard deviation 0.1.  The eleventh is a spike if above
  * 1.3; then m is halved and v multiplied by 0.9 first.  v is the largest so far all the time.
  */
 static void check_spike(double last, bool expected)
@@ -584,10 +584,12 @@ static void test_spam_starts_after_skipped_updates(void **state)
 	stop(&f);
 }
 
-/* Updates that are asked for together do what they do one by one. */
+/* Updates that are issued together do what they do one by one. */
 static void test_updates_can_be_read_together(void **state)
 {
 	struct optim_report apart[UPDATES], together[OPTIM_REPORTS], none[OPTIM_REPORTS];
+
+	const double rate = 0.01;
 
 	(void)state;
 	for (int kind = OPTIM_ADAMW; kind <= OPTIM_MUON; kind++) {
@@ -600,8 +602,8 @@ static void test_updates_can_be_read_together(void **state)
 		for (int t = 1; t <= UPDATES; t++) {
 			set_gradients(&one, t);
 			set_gradients(&all, t);
-			optimizer_update(one.optimizer, t, 0.01, &apart[t - 1]);
-			optimizer_ask(all.optimizer, t, 0.01, NULL, 0);
+			optimizer_update(one.optimizer, t, rate, &apart[t - 1]);
+			optimizer_ask(all.optimizer, t, &rate, NULL, 0);
 		}
 		assert_int_equal(optimizer_read(all.optimizer, together), UPDATES);
 		assert_int_equal(optimizer_read(all.optimizer, none), 0);
@@ -618,12 +620,45 @@ static void test_updates_can_be_read_together(void **state)
 	}
 }
 
+/* While it is off, nothing changes and nothing is reported; then it goes on as if nothing had been.
+ */
+static void test_updates_can_be_switched_off(void **state)
+{
+	struct optim_report reports[OPTIM_REPORTS];
+	struct optim_options options = defaults;
+	struct fixture straight, paused;
+	const double rate = 0.01;
+
+	(void)state;
+	start(&straight, F32, &options, shapes, COUNT(shapes));
+	start(&paused, F32, &options, shapes, COUNT(shapes));
+	for (int t = 1; t <= 4; t++) {
+		set_gradients(&paused, t);
+		optimizer_switch(paused.optimizer, 0, t != 2 && t != 3);
+		optimizer_ask(paused.optimizer, t, &rate, NULL, 0);
+		if (t == 2 || t == 3)
+			continue;
+		set_gradients(&straight, t);
+		optimizer_ask(straight.optimizer, t, &rate, NULL, 0);
+	}
+	assert_int_equal(optimizer_read(straight.optimizer, reports), 2);
+	assert_int_equal(optimizer_read(paused.optimizer, reports), 2);
+	assert_int_equal(reports[1].t, 4);
+	assert_int_equal(optimizer_scalars(paused.optimizer).updates, 2);
+	for (int64_t i = 0; i < straight.params->total; i++)
+		assert_true(get(paused.params, paused.params->data, i) ==
+			    get(straight.params, straight.params->data, i));
+	stop(&straight);
+	stop(&paused);
+}
+
 /* Updates 1 and 2, then one that is not finite, then two that would be: these do nothing. */
 static void check_stop(enum optim_kind kind, double gradient, double loss)
 {
 	struct optim_report reports[OPTIM_REPORTS];
 	struct optim_options options = defaults;
 	struct fixture straight, stopped;
+	const double rate = 0.01;
 	double *losses;
 
 	options.kind = kind;
@@ -637,10 +672,10 @@ static void check_stop(enum optim_kind kind, double gradient, double loss)
 		if (t == 3)
 			put(stopped.params, stopped.params->grad, 0, gradient);
 		stopped.backend.upload(&stopped.backend, losses, now, sizeof(now));
-		optimizer_ask(stopped.optimizer, t, 0.01, losses, 2);
+		optimizer_ask(stopped.optimizer, t, &rate, losses, 2);
 		set_gradients(&straight, t);
 		if (t < 3)
-			optimizer_ask(straight.optimizer, t, 0.01, NULL, 0);
+			optimizer_ask(straight.optimizer, t, &rate, NULL, 0);
 	}
 	assert_int_equal(optimizer_read(stopped.optimizer, reports), 3);
 	assert_true(reports[0].finite && reports[1].finite && !reports[2].finite);
@@ -649,7 +684,7 @@ static void check_stop(enum optim_kind kind, double gradient, double loss)
 	for (int64_t i = 0; i < straight.params->total; i++)
 		assert_true(get(stopped.params, stopped.params->data, i) ==
 			    get(straight.params, straight.params->data, i));
-	optimizer_ask(stopped.optimizer, 3, 0.01, NULL, 0); /* once read, it goes on */
+	optimizer_ask(stopped.optimizer, 3, &rate, NULL, 0); /* once read, it goes on */
 	assert_int_equal(optimizer_read(stopped.optimizer, reports), 1);
 	assert_true(reports[0].finite);
 	stopped.backend.release(&stopped.backend, losses);
@@ -943,6 +978,7 @@ int main(void)
 		cmocka_unit_test(test_a_nonfinite_gradient_changes_nothing),
 		cmocka_unit_test(test_spam_starts_after_skipped_updates),
 		cmocka_unit_test(test_updates_can_be_read_together),
+		cmocka_unit_test(test_updates_can_be_switched_off),
 		cmocka_unit_test(test_a_nonfinite_update_stops_those_after_it),
 		cmocka_unit_test(test_squares_are_added),
 		cmocka_unit_test(test_resumes_bit_by_bit),

@@ -27,9 +27,10 @@ struct optimizer {
 	void *work; /* of the matrices of one shape */
 	size_t work_bytes;
 
-	struct optim_state *state; /* device */
-	int asked;		   /* updates whose reports were not read */
-	const double *losses;	   /* device: they must be finite */
+	struct optim_state *state;	/* device */
+	struct optim_request *requests; /* by replica, of the last update */
+	int asked;			/* updates whose reports were not read */
+	const double *losses;		/* device: they must be finite */
 	int n_losses;
 	struct replay replay; /* of an update with these losses and so many copies of parameters */
 	int n_copies;

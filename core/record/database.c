@@ -148,7 +148,7 @@ struct database {
 	char *path, *directory;		      /* as given; absolute */
 	bool busy;
 	bool batch;	/* a transaction is open around those of single runs */
-	bool in_memory; /* nobody else has it */
+	bool in_memory; /* not shared */
 };
 
 /* SQLITE_ERROR: a statement does not fit the tables. */
@@ -525,14 +525,14 @@ struct text_rule {
 };
 
 #define NOT_UTF8 "a text is not UTF-8"
-#define NO_NAME "a name has other letters than names have"
+#define NO_NAME "a name has characters that names do not have"
 
 static const struct text_rule texts[] = {
 	{ "SELECT name FROM experiments", is_name, NO_NAME },
 	{ "SELECT step FROM runs", is_name, NO_NAME },
 	{ "SELECT baseline FROM runs", is_name, NO_NAME },
-	{ "SELECT identity FROM runs", is_identity, "an identity is none" },
-	{ "SELECT symbol FROM config", is_symbol, "a symbol is none" },
+	{ "SELECT identity FROM runs", is_identity, "an identity is malformed" },
+	{ "SELECT symbol FROM config", is_symbol, "a symbol is malformed" },
 	{ "SELECT directory || state || coalesce(exit_reason, '') FROM runs", is_utf8_text,
 	  NOT_UTF8 },
 	{ "SELECT value FROM config", is_utf8_text, NOT_UTF8 },

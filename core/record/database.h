@@ -20,7 +20,7 @@
 #include "core/util/status.h"
 
 #define DATABASE_VERSION 2
-#define DATABASE_ADVICE "; 'results rebuild' makes it anew" /* after what is damaged */
+#define DATABASE_ADVICE "; 'results rebuild' recreates it" /* after what is damaged */
 
 struct sqlite3;
 struct database;

@@ -165,7 +165,7 @@ static enum status read_config(struct record_file *file, const cJSON *config, st
 	int n = 0;
 
 	if (!cJSON_IsObject(config))
-		return fail(err, "\"config\" is no object");
+		return fail(err, "\"config\" is not an object");
 	file->symbols = calloc((size_t)count + 1, sizeof(*file->symbols));
 	if (!file->symbols)
 		return fail_memory(err, "config", (size_t)count * sizeof(*file->symbols));

@@ -49,7 +49,7 @@ static void read_lease(const char *db_path, struct lease *l)
 	fclose(file);
 }
 
-/* This machine's, for the time from now on.  A kernel that tells no boot has no network either. */
+/* This machine's, for the time from now on.  A kernel without a boot id has no network either. */
 static void make_own(struct lease *l)
 {
 	struct process self;
@@ -92,7 +92,7 @@ enum status lease_check(const char *db_path, struct error *err)
 	return look(db_path, &now, &own, err);
 }
 
-/* By a clock that nobody sets. */
+/* By the monotonic clock. */
 static double monotonic_seconds(void)
 {
 	struct timespec t;

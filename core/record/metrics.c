@@ -71,7 +71,7 @@ static void lose_database(struct metrics *m, const struct error *why)
 	m->retry_at = clock_seconds() + m->retry_seconds;
 	if (!m->warned)
 		warn_about_database(m,
-				    "the database cannot be written, this run goes on with its "
+				    "the database cannot be written, this run continues with its "
 				    "journal alone",
 				    why->text);
 	m->warned = true;
@@ -178,7 +178,8 @@ static enum status check_record(const struct metrics *m, const struct run_record
 
 	if (record_read(&file, m->run_dir, err))
 		return fresh ? OK
-			     : fail_prefix(err, "%s cannot go on ('make rerun RUN=%s' begins anew)",
+			     : fail_prefix(err,
+					   "%s cannot continue ('make rerun RUN=%s' starts over)",
 					   m->run_dir, m->run_dir);
 	if (!same_run(&file.record, r))
 		status = fail(err, "%s holds another run: step %s of %s, identity %s", m->run_dir,
@@ -217,7 +218,7 @@ static enum status prepare(struct metrics *m, const struct metrics_options *o,
 	    check_record(m, &o->record, resume_iteration < 0, err) ||
 	    journal_open(&m->journal, m->run_dir, o->record.identity, resume_iteration, err))
 		return FAIL;
-	/* An existing record stays: it tells the environment in which the run began. */
+	/* An existing record stays: it holds the environment in which the run began. */
 	if (resume_iteration < 0 && record_write(&o->record, m->run_dir, err))
 		return FAIL;
 	if (o->tensorboard_dir)

@@ -1,5 +1,5 @@
 /*
- * metrics - what a run tells about itself: its journal and its rows in the database.
+ * metrics - what a run records about itself: its journal and its rows in the database.
  *
  * The run directory holds the truth: run.json (what the run is) and
  * journal.jsonl (what happened, a line each).  metrics_commit() appends to the

@@ -47,7 +47,7 @@ static enum status fill_from_device(void *context, size_t offset, size_t size, v
 	if (s->shards)
 		return shards_read(s->shards, s->tensor, offset, size, buffer, err);
 	s->backend->download(s->backend, buffer, s->device + offset, size);
-	return OK;
+	return s->backend->check(s->backend, err);
 }
 
 static struct safetensors_tensor entry(const char *name, const struct param *p, enum dtype type,
@@ -183,11 +183,9 @@ static enum status hash_tensors(const char *dir, char hashes[TENSOR_FILES][SHA25
 }
 
 static void print_state(FILE *file, const struct checkpoint *c,
-			const struct checkpoint_state *state,
+			const struct checkpoint_state *state, const struct optim_scalars *s,
 			char hashes[TENSOR_FILES][SHA256_HEX_SIZE])
 {
-	const struct optim_scalars scalars = optimizer_scalars(c->optimizer), *s = &scalars;
-
 	fprintf(file, "{\n  \"identity\": \"%s\",\n", c->identity);
 	for (int i = 0; i < TENSOR_FILES; i++)
 		fprintf(file, "  \"%s\": \"%s\",\n", tensor_files[i], hashes[i]);
@@ -197,6 +195,14 @@ static void print_state(FILE *file, const struct checkpoint *c,
 	print_exact(file, "tokens", state->tokens);
 	print_exact(file, "seconds", state->seconds);
 	fprintf(file, "  \"clips\": %lld,\n", (long long)state->clips);
+	if (state->digest)
+		fprintf(file, "  \"digest\": \"%016llx\",\n", (unsigned long long)state->digest);
+	if (state->given.rows >= 0)
+		fprintf(file,
+			"  \"data_hash\": \"%016llx\",\n  \"data_rows\": %lld,\n"
+			"  \"data_targets\": %lld,\n",
+			(unsigned long long)state->given.hash, (long long)state->given.rows,
+			(long long)state->given.targets);
 	fprintf(file, "  \"journal_lines\": %lld,\n", (long long)state->journal.lines);
 	fprintf(file, "  \"journal_sum\": \"%s\",\n", state->journal.sum.hex);
 	fprintf(file, "  \"updates\": %lld,\n  \"reset_at\": %lld,\n", (long long)s->updates,
@@ -212,16 +218,18 @@ static void print_state(FILE *file, const struct checkpoint *c,
 static enum status state_save(const struct checkpoint *c, const struct checkpoint_state *state,
 			      const char *dir, struct error *err)
 {
+	const struct optim_scalars scalars = optimizer_scalars(c->optimizer);
+	const struct backend *backend = c->params->backend;
 	char path[PATH_SIZE], hashes[TENSOR_FILES][SHA256_HEX_SIZE], own[SHA256_HEX_SIZE];
 	struct memory_file memory;
 	struct replace r;
 
 	snprintf(path, sizeof(path), "%s/" STATE, dir);
-	if (hash_tensors(dir, hashes, err) != OK)
+	if (backend->check(backend, err) != OK || hash_tensors(dir, hashes, err) != OK)
 		return FAIL;
 	if (memory_file_open(&memory, path, err) != OK)
 		return FAIL;
-	print_state(memory.stream, c, state, hashes);
+	print_state(memory.stream, c, state, &scalars, hashes);
 	if (memory_file_close(&memory, path, err) != OK || replace_begin(&r, path, err) != OK) {
 		memory_file_free(&memory);
 		return FAIL;
@@ -331,6 +339,20 @@ static enum status list_checkpoints(const char *run_dir, long long **list, int *
 	if (*n)
 		qsort(*list, (size_t)*n, sizeof(**list), compare_descending);
 	return OK;
+}
+
+int64_t checkpoint_newest(const char *run_dir)
+{
+	struct error ignored;
+	long long *list;
+	int64_t newest;
+	int n;
+
+	if (list_checkpoints(run_dir, &list, &n, &ignored) != OK)
+		return -1;
+	newest = n ? list[0] : -1;
+	free(list);
+	return newest;
 }
 
 static double directory_megabytes(const char *path)
@@ -696,7 +718,7 @@ static enum status load_first(const struct checkpoint *c, const long long *list,
 			return FAIL;
 		*uncovered += obstacle == UNCOVERED;
 		tell_unusable(list[i],
-			      i + 1 < n	   ? ", going back to the one before it"
+			      i + 1 < n	   ? ", going back to an older one"
 			      : *uncovered ? ""
 					   : ", going back to the beginning",
 			      err, warn, context);
@@ -736,11 +758,11 @@ enum status checkpoint_load(const struct checkpoint *c, struct checkpoint_state 
 	if (*found)
 		status = put_uncovered_aside(c, list, loaded, err);
 	else if (status == OK && uncovered > 0)
-		status =
-			fail(err,
-			     "%s: it cannot go on, because its journal covers no checkpoint: bring "
-			     "the journal back, or begin anew with 'make rerun RUN=%s'",
-			     c->run_dir, c->run_dir);
+		status = fail(
+			err,
+			"%s: it cannot continue, because its journal covers no checkpoint: bring "
+			"the journal back, or start over with 'make rerun RUN=%s'",
+			c->run_dir, c->run_dir);
 	free(list);
 	return status;
 }

@@ -11,6 +11,7 @@
 #define CORE_TRAIN_CHECKPOINT_H
 
 #include "core/optim/optim.h"
+#include "core/train/data_sum.h"
 #include "core/engine/params.h"
 #include "core/record/metrics.h"
 #include "core/util/safetensors.h"
@@ -22,6 +23,8 @@ struct checkpoint_state {
 	double tokens;		     /* seen in training */
 	double seconds;		     /* spent in training */
 	int64_t clips;		     /* updates clipped since the last logging interval */
+	struct data_sum given;	     /* training rows; of an older form: unknown */
+	uint64_t digest;	     /* update_audit_digest(); 0: unknown */
 	struct journal_mark journal; /* how far the journal had come; no lines: not known */
 };
 
@@ -40,6 +43,9 @@ struct checkpoint {
 /* Bytes of tensors in one checkpoint. */
 double checkpoint_bytes(const struct checkpoint *c);
 
+/* The newest checkpoint, whole or not; -1: there is none. */
+int64_t checkpoint_newest(const char *run_dir);
+
 /* Save, then remove older checkpoints beyond the limits. */
 enum status checkpoint_save(const struct checkpoint *c, const struct checkpoint_state *state,
 			    struct error *err) MUST_CHECK;
@@ -50,7 +56,7 @@ enum status checkpoint_prune(const struct checkpoint *c, int64_t saved,
 
 /*
  * Load the newest whole checkpoint up to which the journal is whole, too.  Others are passed
- * over and put aside, with the reason told to `warn`.  One of another run is an error.  So it is
+ * over and put aside, and `warn` gets the reason.  One of another run is an error.  So it is
  * if checkpoints are whole but the journal covers none of them: it is not thrown away
  * unasked.  *found is false when there is none.
  */

@@ -262,7 +262,7 @@ static void test_a_damaged_one_is_passed_over(void **state)
 			assert_int_equal(load(f), 4);
 			assert_int_equal(f->warnings, 1);
 			assert_non_null(strstr(f->warning, "checkpoint 9 is unusable"));
-			assert_non_null(strstr(f->warning, "the one before it"));
+			assert_non_null(strstr(f->warning, "an older one"));
 		}
 	}
 	path_in(f, 4, "state.json", path);

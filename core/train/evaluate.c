@@ -6,17 +6,21 @@
 
 struct evaluator {
 	struct workload workload;
+	const struct backend *backend;
 	struct token_program forward;
+	int replicas;
 	int64_t rows;
 	int32_t *tokens, *targets;
 	uint8_t *component;
 	float *floor;
-	double *nll, *hit;   /* one after the other */
-	struct ranks *ranks; /* NULL: this process evaluates alone */
-	double *all;	     /* by rank: nll and hit */
+	struct run *runs;      /* by replica; all zero */
+	double *nll, *hit;     /* one after the other, of one replica */
+	struct ranks *ranks;   /* NULL: this process evaluates alone */
+	double *all;	       /* by rank: nll and hit */
+	struct data_sum given; /* rows that were uploaded for this evaluation */
 };
 
-enum status evaluator_create(struct evaluator **out, const struct workload *workload,
+enum status evaluator_create(struct evaluator **out, const struct workload *workload, int replicas,
 			     struct params *params, int64_t rows, const struct backend *backend,
 			     const struct program_options *options, struct error *err)
 {
@@ -28,13 +32,16 @@ enum status evaluator_create(struct evaluator **out, const struct workload *work
 		return fail_memory(err, "evaluation", sizeof(*e));
 	no_training.train = false;
 	e->workload = *workload;
+	e->backend = backend;
+	e->replicas = replicas;
 	e->rows = rows;
 	e->tokens = malloc(n * sizeof(*e->tokens));
 	e->targets = malloc(n * sizeof(*e->targets));
 	e->component = malloc(n);
 	e->floor = malloc(n * sizeof(*e->floor));
 	e->nll = malloc(2 * n * sizeof(*e->nll));
-	if (!e->tokens || !e->targets || !e->component || !e->floor || !e->nll) {
+	e->runs = calloc((size_t)replicas, sizeof(*e->runs));
+	if (!e->runs || !e->tokens || !e->targets || !e->component || !e->floor || !e->nll) {
 		fail_memory(err, "evaluation", n * sizeof(double));
 		evaluator_destroy(e);
 		return FAIL;
@@ -58,6 +65,7 @@ void evaluator_destroy(struct evaluator *e)
 	free(e->component);
 	free(e->floor);
 	free(e->nll);
+	free(e->runs);
 	free(e->all);
 	free(e);
 }
@@ -122,19 +130,41 @@ static void collect(const struct evaluator *e, struct evaluation *out)
 	}
 }
 
-/* The losses of the rows from `first` on; beyond the last row there are none. */
-static enum status score_rows(struct evaluator *e, uint64_t first, struct error *err)
+/* Uploads the rows, and sums up what was uploaded. */
+static void give_rows(struct evaluator *e, uint64_t first)
 {
-	const struct run run = { .iteration = 0 };
+	const int64_t T = e->workload.length;
 
+	token_program_feed(&e->forward, e->tokens, e->targets);
+	for (int64_t row = 0; row < e->rows && first + (uint64_t)row < e->workload.valid_rows;
+	     row++)
+		data_sum_add_row(&e->given, 0, first + (uint64_t)row, e->tokens + row * T,
+				 e->targets + row * T, T);
+}
+
+/* The rows from `first` on; beyond the last row there is nothing to do. */
+static enum status run_rows(struct evaluator *e, uint64_t first, struct error *err)
+{
 	if (first >= e->workload.valid_rows)
 		return OK;
 	fill(e, first);
-	token_program_feed(&e->forward, e->tokens, e->targets);
-	if (program_run(e->forward.p, &run, err) != OK)
-		return FAIL;
+	give_rows(e, first);
+	return program_run(e->forward.p, e->runs, err);
+}
+
+/* The losses of the chosen replica. */
+static void read_losses(struct evaluator *e)
+{
 	program_read(e->forward.p, e->forward.io.nll, e->nll);
 	program_read(e->forward.p, e->forward.io.hit, e->hit);
+}
+
+static enum status score_rows(struct evaluator *e, uint64_t first, struct error *err)
+{
+	if (run_rows(e, first, err) != OK)
+		return FAIL;
+	if (first < e->workload.valid_rows)
+		read_losses(e);
 	return OK;
 }
 
@@ -160,15 +190,20 @@ static enum status evaluate_shared(struct evaluator *e, struct evaluation *out, 
 			collect(e, out);
 		}
 	}
-	return OK;
+	return data_sum_over_ranks(&e->given, e->ranks, err);
 }
 
 static enum status evaluate_alone(struct evaluator *e, struct evaluation *out, struct error *err)
 {
 	for (uint64_t first = 0; first < e->workload.valid_rows; first += (uint64_t)e->rows) {
-		if (score_rows(e, first, err) != OK)
+		if (run_rows(e, first, err) != OK)
 			return FAIL;
-		collect(e, out);
+		for (int r = 0; r < e->replicas; r++) {
+			backend_choose(e->backend, r);
+			read_losses(e);
+			collect(e, &out[r]);
+		}
+		backend_choose(e->backend, REPLICAS_ALL);
 	}
 	return OK;
 }
@@ -180,16 +215,26 @@ enum status evaluator_share(struct evaluator *e, struct ranks *ranks, struct err
 	return e->all ? OK : fail_memory(err, "evaluation", (size_t)ranks->size * loss_bytes(e));
 }
 
-enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *err)
+static void finish_scores(const struct evaluator *e, struct evaluation *out)
 {
-	*out = (struct evaluation){ .bits_per_byte = NAN };
-	token_program_weigh(&e->forward, 1, 1);
-	if ((e->ranks ? evaluate_shared : evaluate_alone)(e, out, err) != OK)
-		return FAIL;
 	score_finish(&out->all);
 	for (int i = 0; i < WORKLOAD_MAX_COMPONENTS; i++)
 		score_finish(&out->component[i]);
 	if (e->workload.bytes_per_token > 0)
 		out->bits_per_byte = out->all.loss / M_LN2 / e->workload.bytes_per_token;
+}
+
+enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *err)
+{
+	for (int r = 0; r < e->replicas; r++)
+		out[r] = (struct evaluation){ .bits_per_byte = NAN };
+	e->given = (struct data_sum){ 0 };
+	token_program_weigh(&e->forward, 1, 1);
+	if ((e->ranks ? evaluate_shared : evaluate_alone)(e, out, err) != OK)
+		return FAIL;
+	for (int r = 0; r < e->replicas; r++) {
+		finish_scores(e, &out[r]);
+		out[r].given = e->given;
+	}
 	return OK;
 }

@@ -4,7 +4,7 @@
 #ifndef CORE_TRAIN_EVALUATE_H
 #define CORE_TRAIN_EVALUATE_H
 
-#include "core/ranks/ranks.h"
+#include "core/train/data_sum.h"
 #include "core/train/workload.h"
 
 /* Means over scored targets, of all or of one component. */
@@ -18,12 +18,14 @@ struct score {
 
 struct evaluation {
 	struct score all, component[WORKLOAD_MAX_COMPONENTS];
-	double bits_per_byte; /* NAN: bytes are unknown */
+	double bits_per_byte;  /* NAN: bytes are unknown */
+	struct data_sum given; /* rows that were uploaded */
 };
 
 struct evaluator;
 
-enum status evaluator_create(struct evaluator **e, const struct workload *workload,
+/* Of `replicas` models; with ranks there is one. */
+enum status evaluator_create(struct evaluator **e, const struct workload *workload, int replicas,
 			     struct params *params, int64_t rows, const struct backend *backend,
 			     const struct program_options *options, struct error *err) MUST_CHECK;
 void evaluator_destroy(struct evaluator *e);
@@ -31,6 +33,7 @@ void evaluator_destroy(struct evaluator *e);
 /* Divide the work with the other ranks, which evaluate at the same time and get the same result. */
 enum status evaluator_share(struct evaluator *e, struct ranks *ranks, struct error *err) MUST_CHECK;
 
+/* All replicas on the same rows; out[i] is replica i's. */
 enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *err) MUST_CHECK;
 
 size_t evaluator_arena_bytes(const struct evaluator *e);

@@ -30,19 +30,23 @@ enum status layer_norms_open(struct layer_norms *n, const struct params *params,
 		.layers = count_layers(params),
 	};
 	n->squares = backend->alloc(backend, squares_bytes(n));
-	return n->squares ? OK : fail_memory(err, "gradient norms", squares_bytes(n));
+	n->seen = malloc((size_t)backend_replicas(backend) * squares_bytes(n));
+	if (!n->seen)
+		return fail_memory(err, "gradient norms", squares_bytes(n));
+	return n->squares ? OK : fail_alloc(backend, "gradient norms", squares_bytes(n), err);
 }
 
 void layer_norms_close(struct layer_norms *n)
 {
 	if (n->backend)
 		n->backend->release(n->backend, n->squares);
+	free(n->seen);
 }
 
-static enum status add_squares(struct layer_norms *n, struct error *err)
+enum status layer_norms_read(struct layer_norms *n, struct error *err)
 {
 	const size_t bytes = (size_t)n->params->n * sizeof(int);
-	int *number = malloc(bytes);
+	int *number = malloc(bytes), chosen;
 	enum status status;
 
 	if (!number)
@@ -55,28 +59,22 @@ static enum status add_squares(struct layer_norms *n, struct error *err)
 	n->backend->zero(n->backend, n->squares, squares_bytes(n));
 	status = optim_add_squares(n->params, number, n->squares, err);
 	free(number);
+	chosen = backend_choose(n->backend, REPLICAS_EACH);
+	n->backend->download(n->backend, n->seen, n->squares, squares_bytes(n));
+	backend_choose(n->backend, chosen);
 	return status;
 }
 
-enum status layer_norms_record(struct layer_norms *n, struct metrics *m, int64_t iteration,
-			       const char *prefix, struct error *err)
+void layer_norms_record(const struct layer_norms *n, int i, struct metrics *m, int64_t iteration,
+			const char *prefix)
 {
-	double *squares = malloc(squares_bytes(n));
+	const double *squares = n->seen + i * (n->layers + 1);
 	char name[64];
 
-	if (!squares)
-		return fail_memory(err, "gradient norms", squares_bytes(n));
-	if (add_squares(n, err) != OK) {
-		free(squares);
-		return FAIL;
-	}
-	n->backend->download(n->backend, squares, n->squares, squares_bytes(n));
-	for (int i = 0; i < n->layers; i++) {
-		snprintf(name, sizeof(name), METRIC_GRAD_NORM "/%s%d", prefix, i);
-		if (squares[i] > 0)
-			metrics_value(m, iteration, name, sqrt(squares[i]));
+	for (int layer = 0; layer < n->layers; layer++) {
+		snprintf(name, sizeof(name), METRIC_GRAD_NORM "/%s%d", prefix, layer);
+		if (squares[layer] > 0)
+			metrics_value(m, iteration, name, sqrt(squares[layer]));
 	}
 	metrics_value(m, iteration, METRIC_GRAD_NORM "/other", sqrt(squares[n->layers]));
-	free(squares);
-	return OK;
 }

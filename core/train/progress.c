@@ -13,6 +13,7 @@
 #define DEFAULT_WIDTH 80
 #define MIN_BAR 10
 #define MAX_BAR 30
+#define RECORD "\036"	      /* ASCII: record separator */
 #define CLEAR_LINE "\r\033[K" /* ECMA-48: erase from the cursor to the end of the line */
 
 /* --------------------------------------------------------------- pure */
@@ -169,10 +170,14 @@ void progress_begin(struct progress *p, FILE *stream, const char *label, enum pr
 		.label = label,
 		.live = mode == PROGRESS_AUTO && can_redraw(stream),
 		.quiet = mode == PROGRESS_QUIET,
+		.records = mode == PROGRESS_RECORDS,
 		.first = first,
+		.last = first,
 		.started = clock_seconds(),
 		.drawn_at = -INFINITY,
 	};
+	if (p->records)
+		fprintf(stream, RECORD "%s\t0\t0\t\n", label);
 }
 
 static double estimate_rest(const struct progress *p, const struct progress_point *point)
@@ -203,17 +208,33 @@ static void print_line(struct progress *p, const struct progress_point *point)
 	fflush(p->stream);
 }
 
+static void write_record(struct progress *p, const struct progress_point *point)
+{
+	char numbers[LINE_SIZE], text[2 * LINE_SIZE];
+
+	progress_format(point, NULL, false, LINE_SIZE, numbers, sizeof(numbers));
+	snprintf(text, sizeof(text), RECORD "%s\t%lld\t%lld\t%s\n", p->label,
+		 (long long)point->iteration, (long long)point->iterations, numbers);
+	fputs(text, p->stream);
+	fflush(p->stream);
+	p->drawn_at = clock_seconds();
+}
+
 void progress_update(struct progress *p, const struct progress_point *point, bool interval)
 {
 	struct progress_point now = *point;
 
+	p->last = point->iteration;
 	if (p->quiet)
 		return;
 	now.eta = estimate_rest(p, point);
-	if (p->live && clock_seconds() - p->drawn_at >= REDRAW_SECONDS)
-		draw(p, &now);
-	else if (!p->live && interval)
-		print_line(p, &now);
+	if (!p->live && !p->records) {
+		if (interval)
+			print_line(p, &now);
+	} else if (clock_seconds() - p->drawn_at >= REDRAW_SECONDS ||
+		   (p->records && point->iteration == point->iterations)) {
+		(p->live ? draw : write_record)(p, &now);
+	}
 }
 
 static void clear(struct progress *p)
@@ -225,17 +246,34 @@ static void clear(struct progress *p)
 }
 
 /* In one piece: others write to the same place. */
-void progress_message(struct progress *p, const char *format, ...)
+PRINTF_LIKE(2, 0)
+static void print_message(struct progress *p, const char *format, va_list args)
 {
 	char text[4 * ERROR_TEXT_SIZE];
-	va_list args;
 
 	clear(p);
-	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
 	fprintf(p->stream, "%s\n", text);
 	fflush(p->stream);
+}
+
+void progress_message(struct progress *p, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	print_message(p, format, args);
+	va_end(args);
+}
+
+void progress_note(struct progress *p, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	if (!p->records)
+		print_message(p, format, args);
+	va_end(args);
 }
 
 void progress_warn(void *p, const char *text)
@@ -243,8 +281,10 @@ void progress_warn(void *p, const char *text)
 	progress_message(p, "warning: %s", text);
 }
 
-void progress_end(struct progress *p)
+void progress_end(struct progress *p, const char *how)
 {
 	clear(p);
+	if (p->records)
+		fprintf(p->stream, RECORD "%s\t%s\n", p->label, how);
 	fflush(p->stream);
 }

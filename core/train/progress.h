@@ -2,7 +2,11 @@
  * progress - how far a run is, for the person who waits.
  *
  * On a terminal, one live line that fits its width; elsewhere (a log file, a
- * pipe) one line per logging interval.
+ * pipe) one line per logging interval.  Where runs train side by side, one other
+ * process draws them all (tools/results/live.py) and gets records:
+ *
+ *     0x1e LABEL \t ITERATION \t ITERATIONS \t NUMBERS \n     of a run that goes on; 0, 0: it
+ * begins 0x1e LABEL \t WORD \n                                   it ended: done, stopped or failed
  */
 #ifndef CORE_TRAIN_PROGRESS_H
 #define CORE_TRAIN_PROGRESS_H
@@ -14,9 +18,10 @@
 #include "core/util/status.h"
 
 enum progress_mode {
-	PROGRESS_AUTO,	/* live on a terminal, else lines */
-	PROGRESS_LINES, /* also on a terminal: for several runs side by side */
-	PROGRESS_QUIET, /* nothing but progress_message() */
+	PROGRESS_AUTO,	  /* live on a terminal, else lines */
+	PROGRESS_LINES,	  /* also on a terminal */
+	PROGRESS_RECORDS, /* for the process that draws several runs */
+	PROGRESS_QUIET,	  /* nothing but progress_message() */
 };
 
 struct progress_point {
@@ -29,9 +34,10 @@ struct progress_point {
 struct progress {
 	FILE *stream;
 	const char *label; /* "ra-score step 2 seed 1": kept by the caller */
-	bool live, quiet;
+	bool live, quiet, records;
 	bool drawn;		  /* a live line stands on the terminal */
 	int64_t first;		  /* iteration at which the clock was started */
+	int64_t last;		  /* newest iteration that is over */
 	double started, drawn_at; /* monotonic seconds */
 };
 
@@ -48,8 +54,11 @@ void progress_message(struct progress *p, const char *format, ...) PRINTF_LIKE(2
 /* As a callback for warnings (metrics_options.warn); `p` is a struct progress. */
 void progress_warn(void *p, const char *text);
 
-/* Clear the live line. */
-void progress_end(struct progress *p);
+/* What a record is for, and nobody else needs to read: only PROGRESS_RECORDS leaves it out. */
+void progress_note(struct progress *p, const char *format, ...) PRINTF_LIKE(2, 3);
+
+/* Clear the live line.  `how` the run ended, in a word for records. */
+void progress_end(struct progress *p, const char *how);
 
 /* ---------------------------------------------------------------- pure */
 

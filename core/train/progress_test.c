@@ -231,7 +231,7 @@ static void test_a_pipe_gets_a_line_per_interval(void **state)
 	(void)state;
 	progress_begin(&p, w.stream, "label", PROGRESS_AUTO, 1199);
 	update_often(&p, 25);
-	progress_end(&p);
+	progress_end(&p, "done");
 	received(&w, text, sizeof(text));
 	assert_int_equal(count(text, "\n"), 3);
 	assert_int_equal(
@@ -250,7 +250,7 @@ static void test_a_terminal_gets_one_line_now_and_then(void **state)
 	(void)state;
 	progress_begin(&p, w.stream, "label", PROGRESS_AUTO, 0);
 	update_often(&p, 1000);
-	progress_end(&p);
+	progress_end(&p, "done");
 	received(&w, text, sizeof(text));
 	assert_int_equal(count(text, "\n"), 0);
 	assert_in_range(count(text, "\r\033[K"), 2, 5);
@@ -271,7 +271,7 @@ static void test_messages_stand_above_the_live_line(void **state)
 	progress_message(&p, "checkpoint %d", 7);
 	progress_warn(&p, "beware");
 	update_often(&p, 1);
-	progress_end(&p);
+	progress_end(&p, "done");
 	received(&w, text, sizeof(text));
 	assert_int_equal(count(text, "\r\033[Kcheckpoint 7\nwarning: beware\n\r\033[K["), 1);
 }
@@ -286,8 +286,34 @@ static void test_quiet_means_only_messages(void **state)
 	progress_begin(&p, w.stream, "label", PROGRESS_QUIET, 0);
 	update_often(&p, 100);
 	progress_message(&p, "still told");
-	progress_end(&p);
+	progress_end(&p, "done");
 	assert_string_equal(received(&w, text, sizeof(text)), "still told\n");
+}
+
+static void test_records_for_the_process_that_draws(void **state)
+{
+	const struct progress_point last = { .iteration = 10400,
+					     .iterations = 10400,
+					     .loss = 3,
+					     .validation = NAN,
+					     .tokens_per_second = NAN };
+	struct wire w = open_pipe();
+	struct progress p;
+	char text[4096];
+
+	(void)state;
+	progress_begin(&p, w.stream, "ra 2 s1", PROGRESS_RECORDS, 1200);
+	update_often(&p, 30); /* within far less than the time between two drawings */
+	progress_update(&p, &last, true);
+	progress_note(&p, "a record says it");
+	progress_message(&p, "beware");
+	progress_end(&p, "done");
+	assert_int_equal(p.last, 10400);
+	assert_string_equal(received(&w, text, sizeof(text)),
+			    "\036ra 2 s1\t0\t0\t\n\036ra 2 s1\t1200\t10400\t"
+			    "1200/10400  loss 3.2145  val 3.4000  12.3k tok/s  ETA ?\n"
+			    "\036ra 2 s1\t10400\t10400\t10400/10400  loss 3.0000\n"
+			    "beware\n\036ra 2 s1\tdone\n");
 }
 
 static void test_lines_on_a_terminal_that_cannot_redraw(void **state)
@@ -300,13 +326,13 @@ static void test_lines_on_a_terminal_that_cannot_redraw(void **state)
 	setenv("TERM", "dumb", 1);
 	progress_begin(&p, w.stream, "label", PROGRESS_AUTO, 0);
 	update_often(&p, 11);
-	progress_end(&p);
+	progress_end(&p, "done");
 	received(&w, text, sizeof(text));
 	assert_int_equal(count(text, "\n"), 2);
 	assert_int_equal(count(text, "\033"), 0);
 }
 
-/* Nobody can tell before the first iteration of this process is over. */
+/* Unknown before the first iteration of this process is over. */
 static void test_the_estimate_counts_from_the_resume(void **state)
 {
 	struct wire w = open_pipe();
@@ -318,14 +344,15 @@ static void test_the_estimate_counts_from_the_resume(void **state)
 	update_often(&p, 1);
 	p.started -= 10; /* as if the ten iterations to come had taken ten seconds */
 	update_often(&p, 11);
-	progress_end(&p);
+	progress_end(&p, "done");
 	received(&w, text, sizeof(text));
 	assert_int_equal(count(text, "1200/10400  loss 3.2145  val 3.4000  12.3k tok/s  ETA ?\n"),
 			 2);
 	assert_int_equal(count(text, "ETA 2 h 33 min\n"), 1); /* 9190 s */
 }
 
-/* Runs side by side write to one place: a line must not be torn.  Such a pipe tells writes apart.
+/* Runs side by side write to one place: a line must not be torn.  Such a pipe keeps writes
+ * separate.
  */
 static void test_a_message_is_written_in_one_piece(void **state)
 {
@@ -358,6 +385,7 @@ int main(void)
 		cmocka_unit_test(test_a_terminal_gets_one_line_now_and_then),
 		cmocka_unit_test(test_messages_stand_above_the_live_line),
 		cmocka_unit_test(test_quiet_means_only_messages),
+		cmocka_unit_test(test_records_for_the_process_that_draws),
 		cmocka_unit_test(test_lines_on_a_terminal_that_cannot_redraw),
 		cmocka_unit_test(test_the_estimate_counts_from_the_resume),
 		cmocka_unit_test(test_a_message_is_written_in_one_piece),

@@ -23,7 +23,7 @@ struct schedule {
 
 struct config;
 
-/* What the configuration says; config_check() tells what it lacks. */
+/* What the configuration says; config_check() reports what it lacks. */
 struct schedule schedule_configured(struct config *c);
 
 double schedule_rate(const struct schedule *s, int64_t t);

@@ -238,13 +238,13 @@ static enum status allocate_travel(struct shards *s, struct error *err)
 	s->bytes += in;
 	s->arrived = b->alloc(b, in);
 	if (!s->arrived)
-		return fail_memory(err, "gradients of other ranks", in);
+		return fail_alloc(b, "gradients of other ranks", in, err);
 	if (!is_staged(s))
 		return OK;
 	s->host_out = b->host_alloc(b, out);
 	s->host_in = b->host_alloc(b, in > out ? in : out);
 	if (!s->host_out || !s->host_in)
-		return fail_memory(err, "gradients of other ranks", in + out);
+		return fail_alloc(b, "gradients of other ranks", in + out, err);
 	return OK;
 }
 
@@ -330,7 +330,7 @@ static enum status send_piece(struct shards *s, int to, const void *device, size
 	return ranks_send(s->ranks, to, s->host_out + in_host, bytes, err);
 }
 
-/* Bring a piece to the host once, however many ranks get it. */
+/* Bring a piece to the host once, for any number of ranks. */
 static void stage(struct shards *s, const void *device, size_t in_host, size_t bytes)
 {
 	if (s->host_out)
@@ -560,7 +560,9 @@ enum status shards_spread(struct shards *s, struct error *err)
 
 		if (s->ranks->rank == 0)
 			b->download(b, host, device, bytes);
-		status = ranks_broadcast(s->ranks, 0, host, bytes, err);
+		status = b->check(b, err);
+		if (status == OK)
+			status = ranks_broadcast(s->ranks, 0, host, bytes, err);
 		if (s->ranks->rank > 0)
 			b->upload(b, device, host, bytes);
 	}
@@ -689,17 +691,18 @@ static enum status carry(struct shards *s, enum errand errand, int index, int bl
 	const struct backend *b = s->whole->backend;
 	const size_t bytes = piece_bytes(s, piece);
 
-	if (is_own(s, piece) && errand == READ)
-		b->download(b, s->piece_memory, own_state(s, piece, block), bytes);
-	else if (is_own(s, piece))
-		b->upload(b, own_state(s, piece, block), s->piece_memory, bytes);
-	else if (ranks_broadcast(s->ranks, 0, &request, sizeof(request), err) != OK)
+	if (is_own(s, piece)) {
+		if (errand == READ)
+			b->download(b, s->piece_memory, own_state(s, piece, block), bytes);
+		else
+			b->upload(b, own_state(s, piece, block), s->piece_memory, bytes);
+		return b->check(b, err);
+	}
+	if (ranks_broadcast(s->ranks, 0, &request, sizeof(request), err) != OK)
 		return FAIL;
-	else if (errand == READ)
+	if (errand == READ)
 		return receive_host(s, piece->owner, s->piece_memory, bytes, err);
-	else
-		return send_host(s, piece->owner, s->piece_memory, bytes, err);
-	return OK;
+	return send_host(s, piece->owner, s->piece_memory, bytes, err);
 }
 
 static enum status serve_one(struct shards *s, const struct request *request, struct error *err)
@@ -712,7 +715,7 @@ static enum status serve_one(struct shards *s, const struct request *request, st
 		return OK;
 	if (request->errand == READ) {
 		b->download(b, s->piece_memory, own_state(s, piece, request->block), bytes);
-		return send_host(s, 0, s->piece_memory, bytes, err);
+		return b->check(b, err) == OK ? send_host(s, 0, s->piece_memory, bytes, err) : FAIL;
 	}
 	if (receive_host(s, 0, s->piece_memory, bytes, err) != OK)
 		return FAIL;

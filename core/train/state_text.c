@@ -47,6 +47,29 @@ static bool parse_mark(const cJSON *json, struct journal_mark *mark)
 	return true;
 }
 
+/* Hexadecimal: a JSON number would round it. */
+static uint64_t digits(const cJSON *json, const char *key, bool *good)
+{
+	const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, key));
+
+	*good = *good && text;
+	return *good ? strtoull(text, NULL, 16) : 0;
+}
+
+/* Checkpoints of an older form do not know their data. */
+static bool parse_given(const cJSON *json, struct data_sum *given)
+{
+	bool good = true;
+
+	*given = DATA_SUM_UNKNOWN;
+	if (!cJSON_HasObjectItem(json, "data_rows"))
+		return true;
+	given->rows = whole(json, "data_rows", &good);
+	given->targets = whole(json, "data_targets", &good);
+	given->hash = digits(json, "data_hash", &good);
+	return good && given->rows >= 0;
+}
+
 static bool read_state(const cJSON *json, struct checkpoint_state *state, struct optim_scalars *s)
 {
 	const cJSON *norms = cJSON_GetObjectItemCaseSensitive(json, "norms"), *norm;
@@ -59,6 +82,7 @@ static bool read_state(const cJSON *json, struct checkpoint_state *state, struct
 	state->tokens = exact(json, "tokens", &good);
 	state->seconds = exact(json, "seconds", &good);
 	state->clips = whole(json, "clips", &good);
+	state->digest = cJSON_HasObjectItem(json, "digest") ? digits(json, "digest", &good) : 0;
 	s->updates = whole(json, "updates", &good);
 	s->reset_at = whole(json, "reset_at", &good);
 	s->resets = whole(json, "resets", &good);
@@ -66,7 +90,7 @@ static bool read_state(const cJSON *json, struct checkpoint_state *state, struct
 	cJSON_ArrayForEach (norm, norms)
 		if (good)
 			s->norms[s->norm_count++] = exact(norm, NULL, &good);
-	return good && parse_mark(json, &state->journal);
+	return good && parse_given(json, &state->given) && parse_mark(json, &state->journal);
 }
 
 static bool own_hash_fits(const char *text, const cJSON *json)

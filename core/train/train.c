@@ -3,21 +3,31 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "core/train/checkpoint.h"
 #include "core/train/layer_norms.h"
-#include "core/train/update.h"
+#include "core/train/replica.h"
+#include "core/train/update_audit.h"
 #include "core/util/signals.h"
 
 #define TIMED_UPDATES 3 /* the estimate takes the last one, when the memory is warm */
 #define LONG_UPDATE 1	/* seconds: cold memory does not matter to an update of this length */
 
+/* A group commits its records together, and not more often: each is a file to be synced. */
+#define COMMIT_SECONDS 1
+
+/* A logging interval. */
+struct interval {
+	double started, committed;
+	int64_t first;
+	bool commits; /* its end */
+};
+
 struct trainer {
-	struct workload workload;
-	struct train_options options;
+	struct replica *replicas; /* one of each run */
+	int n;
+	const struct train_options *options; /* what all runs have in common */
+	const struct workload *workload;
 	struct params *params;
 	struct optimizer *optimizer;
 	const struct backend *backend;
@@ -25,31 +35,23 @@ struct trainer {
 	struct update update;
 	struct layer_norms norms;
 	struct evaluator *evaluator;
-	int unsettled; /* updates that were asked for, and whose outcome is not known */
-	struct checkpoint checkpoint;
-	struct checkpoint_state state;
-	int64_t saved;	   /* iteration of the newest checkpoint known to be whole; -1: none */
-	double started;	   /* when the run would have started, had nothing interrupted it */
-	double loss;	   /* of the last update that is settled */
-	double validation; /* loss of the last evaluation */
-	bool diverged;
-	bool too_good;	     /* it did not diverge: its loss is lower than it can be */
-	struct error reason; /* why it cannot go on */
+	struct evaluation *evaluations; /* by run, the last */
+	struct update_audit *audit;	/* NULL: none */
+	struct replica *audited; /* of the update that is being made, this run's; NULL: none */
+	int64_t audits;		 /* updates that this process has audited */
+	struct optim_reports *reports; /* by run, of the updates last read */
+	double *rates;		       /* by run, of the next update */
+	int64_t iteration;	       /* the last one that was issued */
+	int unsettled;		       /* issued updates whose outcome is not known */
+	struct interval interval;
+	double tokens_per_second; /* of all runs */
 };
-
-static double seconds_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ----------------------------------------------------------------- creation */
 
 static struct shards *shards(const struct trainer *t)
 {
-	return t->options.shards;
+	return t->options->shards;
 }
 
 static bool is_leader(const struct trainer *t)
@@ -57,56 +59,56 @@ static bool is_leader(const struct trainer *t)
 	return !t->ranks || t->ranks->rank == 0;
 }
 
-static enum status check_disk_budget(const struct trainer *t, struct error *err)
+static enum status allocate_lists(struct trainer *t, struct error *err)
 {
-	const double megabytes = checkpoint_bytes(&t->checkpoint) / 1e6;
+	const size_t n = (size_t)t->n;
 
-	if (t->options.checkpoint_megabytes == 0 ||
-	    megabytes <= (double)t->options.checkpoint_megabytes)
+	t->replicas = calloc(n, sizeof(*t->replicas));
+	t->evaluations = calloc(n, sizeof(*t->evaluations));
+	t->reports = calloc(n, sizeof(*t->reports));
+	t->rates = calloc(n, sizeof(*t->rates));
+	if (t->replicas && t->evaluations && t->reports && t->rates)
 		return OK;
-	return fail(err, "CONFIG_CHECKPOINT_DISK_MB=%lld: one checkpoint takes %.1f MB",
-		    (long long)t->options.checkpoint_megabytes, megabytes);
+	return fail_memory(err, "runs", n * sizeof(*t->replicas));
 }
 
-static enum status open_parts(struct trainer *t, struct error *err)
+static enum status open_parts(struct trainer *t, struct train_run *runs, struct error *err)
 {
-	if (update_open(&t->update, &t->workload, &t->options, t->params, t->backend, err) != OK ||
-	    layer_norms_open(&t->norms, t->params, t->backend, err) != OK ||
-	    evaluator_create(&t->evaluator, &t->workload, t->params, t->options.batch, t->backend,
-			     &t->options.program, err) != OK)
+	if (allocate_lists(t, err) != OK)
 		return FAIL;
+	for (int i = 0; i < t->n; i++)
+		if (replica_open(&t->replicas[i], i, &runs[i], t->params, t->optimizer, err) != OK)
+			return FAIL;
+	if (update_open(&t->update, runs, t->n, t->params, t->backend, err) != OK ||
+	    layer_norms_open(&t->norms, t->params, t->backend, err) != OK ||
+	    evaluator_create(&t->evaluator, t->workload, t->n, t->params, t->options->batch,
+			     t->backend, &t->options->program, err) != OK)
+		return FAIL;
+	if (t->options->audited && update_audit_create(&t->audit, t->options->audited, t->params,
+						       t->optimizer, shards(t), err) != OK)
+		return FAIL;
+	for (int i = 0; i < t->n; i++)
+		t->replicas[i].audit = t->audit;
 	return t->ranks ? evaluator_share(t->evaluator, t->ranks, err) : OK;
 }
 
-enum status trainer_create(struct trainer **out, const struct workload *workload,
-			   const struct train_options *options, struct params *params,
-			   struct optimizer *optimizer, const struct backend *backend,
-			   struct error *err)
+enum status trainer_create(struct trainer **out, struct train_run *runs, int n,
+			   struct params *params, struct optimizer *optimizer,
+			   const struct backend *backend, struct error *err)
 {
 	struct trainer *t = calloc(1, sizeof(*t));
 
 	if (!t)
 		return fail_memory(err, "trainer", sizeof(*t));
-	t->workload = *workload;
-	t->options = *options;
+	t->n = n;
+	t->options = &runs[0].options;
+	t->workload = &runs[0].workload;
 	t->params = params;
 	t->optimizer = optimizer;
-	t->ranks = options->shards ? shards_ranks(options->shards) : NULL;
+	t->ranks = t->options->shards ? shards_ranks(t->options->shards) : NULL;
 	t->backend = backend;
-	t->saved = -1;
-	t->loss = t->validation = NAN;
-	t->state = (struct checkpoint_state){ .best_iteration = -1, .best_loss = INFINITY };
-	t->checkpoint = (struct checkpoint){
-		.run_dir = options->run_dir,
-		.identity = options->identity,
-		.about = options->about,
-		.params = params,
-		.optimizer = optimizer,
-		.shards = options->shards,
-		.keep = options->checkpoint_keep,
-		.megabytes = options->checkpoint_megabytes,
-	};
-	if (check_disk_budget(t, err) != OK || open_parts(t, err) != OK) {
+	t->tokens_per_second = NAN;
+	if (open_parts(t, runs, err) != OK) {
 		trainer_destroy(t);
 		return FAIL;
 	}
@@ -121,6 +123,11 @@ void trainer_destroy(struct trainer *t)
 	update_close(&t->update);
 	layer_norms_close(&t->norms);
 	evaluator_destroy(t->evaluator);
+	update_audit_destroy(t->audit);
+	free(t->replicas);
+	free(t->evaluations);
+	free(t->reports);
+	free(t->rates);
 	free(t);
 }
 
@@ -129,163 +136,110 @@ size_t trainer_arena_bytes(const struct trainer *t)
 	return program_arena_bytes(t->update.training.p) + evaluator_arena_bytes(t->evaluator);
 }
 
+/* --------------------------------------------------------------- run by run */
+
+typedef enum status (*run_step)(struct trainer *t, struct replica *r, struct error *err);
+
+/*
+ * Does this for every run that goes on.  What fails ends that run alone, unless the device failed.
+ */
+static enum status each_run(struct trainer *t, run_step step, struct error *err)
+{
+	for (int i = 0; i < t->n; i++) {
+		struct replica *r = &t->replicas[i];
+
+		if (r->over)
+			continue;
+		backend_choose(t->backend, i);
+		if (step(t, r, &r->run->reason) != OK)
+			replica_end(r, TRAIN_FAILED);
+	}
+	backend_choose(t->backend, REPLICAS_ALL);
+	return t->backend->check(t->backend, err);
+}
+
+/* Runs that go on. */
+static int running(const struct trainer *t)
+{
+	int n = 0;
+
+	for (int i = 0; i < t->n; i++)
+		n += !t->replicas[i].over;
+	return n;
+}
+
 /* --------------------------------------------------------------- divergence */
 
-/* Note and record that the run cannot go on. */
-static void diverge(struct trainer *t, struct metrics *m, int64_t iteration, const char *where)
+/*
+ * Runs the update again with the check for NaN, which names the first tensor that is not finite.
+ * The other runs get other gradients by this, which the next update overwrites.
+ */
+static enum status explain_divergence(struct trainer *t, int i, struct error *err)
 {
-	t->diverged = true;
-	fail(&t->reason, "diverged in iteration %lld: %s", (long long)iteration, where);
-	metrics_event(m, iteration, "diverged", t->reason.text);
-}
-
-/* Run the update again with the check for NaN, which names the first tensor that is not finite. */
-static void explain_divergence(struct trainer *t, struct metrics *m, int64_t iteration)
-{
+	struct replica *r = &t->replicas[i];
 	struct error where;
 
+	backend_choose(t->backend, i);
 	program_check_nan(t->update.training.p, true);
-	if (update_run(&t->update, iteration, &where) == OK)
+	if (update_run(&t->update, r->unexplained, &where) == OK)
 		fail(&where, "the gradient's norm overflows");
-	program_check_nan(t->update.training.p, t->options.program.check_nan);
-	diverge(t, m, iteration, where.text);
+	program_check_nan(t->update.training.p, t->options->program.check_nan);
+	backend_choose(t->backend, REPLICAS_ALL);
+	if (t->backend->check(t->backend, err) != OK)
+		return FAIL;
+	replica_diverge(r, r->unexplained, where.text);
+	r->unexplained = 0;
+	return OK;
 }
 
-/* ---------------------------------------------------------------- recording */
-
-static double peak_megabytes(void)
+static enum status explain_divergences(struct trainer *t, struct error *err)
 {
-	struct rusage usage;
-
-	getrusage(RUSAGE_SELF, &usage);
-	return (double)usage.ru_maxrss / 1024;
+	for (int i = 0; i < t->n; i++)
+		if (t->replicas[i].unexplained && explain_divergence(t, i, err) != OK)
+			return FAIL;
+	return OK;
 }
 
-/* What the device gave at most. */
-static void record_device_memory(const struct trainer *t, struct metrics *m, int64_t iteration)
-{
-	struct backend_memory memory;
+/* --------------------------------------------------------------- evaluation */
 
-	if (!t->backend->memory)
-		return;
-	t->backend->memory(t->backend, &memory);
-	metrics_value(m, iteration, METRIC_DEVICE_MEGABYTES, memory.most / 1048576);
+static enum status take_evaluation(struct trainer *t, struct replica *r, struct error *err)
+{
+	return replica_take_evaluation(r, &t->evaluations[r - t->replicas], t->iteration,
+				       is_leader(t), err);
 }
 
-static void record_score(struct metrics *m, int64_t iteration, const char *suffix,
-			 const struct score *s)
+static enum status conclude(struct trainer *t, struct replica *r, struct error *err)
 {
-	char name[64];
-
-	if (s->count == 0)
-		return;
-	snprintf(name, sizeof(name), METRIC_VALIDATION_LOSS "%s", suffix);
-	metrics_value(m, iteration, name, s->loss);
-	snprintf(name, sizeof(name), METRIC_VALIDATION_ACCURACY "%s", suffix);
-	metrics_value(m, iteration, name, s->accuracy);
-	snprintf(name, sizeof(name), METRIC_VALIDATION_FLOOR "%s", suffix);
-	if (isfinite(s->floor))
-		metrics_value(m, iteration, name, s->floor);
+	return replica_conclude(r, t->iteration, err);
 }
 
-static void record_evaluation(struct trainer *t, struct metrics *m, int64_t iteration,
-			      const struct evaluation *e)
+/* What the workload measures of all runs at once. */
+static enum status probe(struct trainer *t, struct error *err)
 {
-	const char *const *names = t->workload.components;
-	char suffix[40];
-
-	record_score(m, iteration, "", &e->all);
-	for (int i = 0; names && names[i] && i < WORKLOAD_MAX_COMPONENTS; i++) {
-		snprintf(suffix, sizeof(suffix), "/%s", names[i]);
-		record_score(m, iteration, suffix, &e->component[i]);
-	}
-	if (isfinite(e->bits_per_byte))
-		metrics_value(m, iteration, METRIC_VALIDATION_BITS_PER_BYTE, e->bits_per_byte);
+	if (!is_leader(t) || !t->workload->probe)
+		return OK;
+	return t->workload->probe(t->workload->context, err);
 }
 
-static enum status save_best(struct trainer *t, struct error *err)
+/* The losses of all runs.  One that is not finite is a divergence. */
+static enum status evaluate_all(struct trainer *t, struct error *err)
 {
-	char path[4096];
-
-	snprintf(path, sizeof(path), "%s/best.safetensors", t->options.run_dir);
-	return weights_save(t->params, path, t->options.about, err);
-}
-
-/* By so many standard errors, and by more than rounding, a loss must not be below its floor. */
-#define FLOOR_ERRORS 4
-#define FLOOR_ROUNDING 1e-5
-
-static bool below_floor(const struct score *s)
-{
-	return s->count > 0 && isfinite(s->floor) &&
-	       s->loss < s->floor - FLOOR_ERRORS * s->error - FLOOR_ROUNDING * (1 + s->floor);
-}
-
-/* A loss that no model can reach is a fault of data, targets or causality. */
-static void check_floor(struct trainer *t, struct metrics *m, int64_t iteration,
-			const struct evaluation *e)
-{
-	const struct score *s = &e->all;
-
-	for (int i = 0; i < WORKLOAD_MAX_COMPONENTS && !below_floor(s); i++)
-		if (below_floor(&e->component[i]))
-			s = &e->component[i];
-	if (!t->options.check_floor || !isfinite(s->floor))
-		return;
-	fail(&t->reason,
-	     "loss %.4f with a standard error of %.4f; no model can have less than %.4f", s->loss,
-	     s->error, s->floor);
-	if (below_floor(s) || iteration == t->options.iterations)
-		metrics_audit(m, "data", "floor", !below_floor(s), t->reason.text);
-	t->diverged = t->too_good = below_floor(s);
-}
-
-/* FAIL: something outside the training went wrong.  A loss that is not finite is a divergence. */
-static enum status evaluate_now(struct trainer *t, struct metrics *m, int64_t iteration,
-				struct error *err)
-{
-	struct evaluation e;
 	struct error where;
-	const enum status status = evaluate(t->evaluator, &e, &where);
+	const enum status status = evaluate(t->evaluator, t->evaluations, &where);
 
 	if (t->backend->check(t->backend, err) != OK)
 		return FAIL;
-	if (status != OK) {
-		diverge(t, m, iteration, where.text);
-		return OK;
-	}
-	if (e.all.count > 0 && !isfinite(e.all.loss)) {
-		diverge(t, m, iteration, "the validation loss is not finite");
-		return OK;
-	}
-	t->validation = e.all.loss;
-	record_evaluation(t, m, iteration, &e);
-	check_floor(t, m, iteration, &e);
-	if (m && t->workload.measure &&
-	    t->workload.measure(t->workload.context, m, iteration, err) != OK)
-		return FAIL;
-	if (!(e.all.loss < t->state.best_loss))
-		return OK;
-	t->state.best_loss = e.all.loss;
-	t->state.best_iteration = iteration;
-	return iteration > 0 && t->options.save_best && is_leader(t) ? save_best(t, err) : OK;
+	for (int i = 0; i < t->n && status != OK; i++)
+		if (!t->replicas[i].over)
+			replica_diverge(&t->replicas[i], t->iteration, where.text);
+	return status == OK ? probe(t, err) : OK;
 }
 
-static enum status conclude(struct trainer *t, struct metrics *m, int64_t iteration,
-			    struct error *err)
+static enum status evaluate_runs(struct trainer *t, struct error *err)
 {
-	if (t->diverged || !m || !t->workload.conclude)
-		return OK;
-	return t->workload.conclude(t->workload.context, m, iteration, err);
-}
-
-/* The evaluation after the last update of a run. */
-static enum status evaluate_last(struct trainer *t, struct metrics *m, int64_t iteration,
-				 struct error *err)
-{
-	if (evaluate_now(t, m, iteration, err) != OK)
+	if (evaluate_all(t, err) != OK)
 		return FAIL;
-	return conclude(t, m, iteration, err);
+	return each_run(t, take_evaluation, err);
 }
 
 /* Rank 0 gets the gradient of the update just made. */
@@ -300,35 +254,31 @@ static enum status fetch_gradient(struct trainer *t, struct error *err)
 	return shards_done(shards(t), err);
 }
 
-static void record_update(struct metrics *m, int64_t iteration, const struct loss_parts *parts,
-			  double rate, const struct optim_report *report)
+static enum status record_norms(struct trainer *t, struct error *err)
 {
-	char name[48];
-
-	metrics_value(m, iteration, METRIC_TRAIN_LOSS, parts->total);
-	for (int i = 0; i < parts->n; i++) {
-		snprintf(name, sizeof(name), METRIC_TRAIN "/%s", parts->name[i]);
-		metrics_value(m, iteration, name, parts->value[i]);
-	}
-	metrics_value(m, iteration, METRIC_LEARNING_RATE, rate);
-	metrics_value(m, iteration, METRIC_GRAD_NORM, report->norm);
+	if (!is_leader(t))
+		return OK;
+	if (layer_norms_read(&t->norms, err) != OK)
+		return FAIL;
+	for (int i = 0; i < t->n; i++)
+		if (!t->replicas[i].over)
+			layer_norms_record(&t->norms, i, t->replicas[i].run->metrics, t->iteration,
+					   t->workload->layer_prefix);
+	return OK;
 }
 
-static void record_events(struct trainer *t, struct metrics *m, int64_t iteration,
-			  const struct optim_report *report)
+/* The evaluation after an update: of the gradient as well. */
+static enum status evaluate_update(struct trainer *t, struct error *err)
 {
-	char text[80];
-
-	snprintf(text, sizeof(text), "gradient norm %.6g", report->norm);
-	if (report->spike)
-		metrics_event(m, iteration, "spike", text);
-	if (report->reset)
-		metrics_event(m, iteration, "reset", "moments restarted");
-	if (report->clipped)
-		t->state.clips++;
+	phases_enter(t->options->phases, PHASE_EVALUATION);
+	if (fetch_gradient(t, err) != OK || record_norms(t, err) != OK ||
+	    evaluate_runs(t, err) != OK)
+		return FAIL;
+	phases_enter(t->options->phases, PHASE_RECORDS);
+	return t->iteration == t->options->iterations ? each_run(t, conclude, err) : OK;
 }
 
-/* ------------------------------------------------------------------ the loop */
+/* ------------------------------------------------------------------ before the loop */
 
 enum status trainer_estimate(struct trainer *t, double *seconds, struct error *err)
 {
@@ -343,81 +293,66 @@ enum status trainer_estimate(struct trainer *t, double *seconds, struct error *e
 		if (t->ranks && ranks_broadcast(t->ranks, 0, seconds, sizeof(*seconds), err) != OK)
 			return FAIL;
 	}
-	program_check_nan(t->update.training.p, t->options.program.check_nan);
+	program_check_nan(t->update.training.p, t->options->program.check_nan);
 	return OK;
 }
 
-/* The loss "main" of the graph. */
-static double main_loss(const struct trainer *t)
+enum status trainer_first_loss(struct trainer *t, struct first_loss *losses, struct error *err)
 {
-	const struct graph *g = t->update.training.g;
-
-	for (int i = 0; i < g->n_outputs; i++)
-		if (g->outputs[i].is_loss && strcmp(g->outputs[i].plain_name, "main") == 0)
-			return program_scalar(t->update.training.p, g->outputs[i].tensor);
-	return NAN;
-}
-
-enum status trainer_first_loss(struct trainer *t, double *trained, double *mean, struct error *err)
-{
-	const int64_t all = update_tokens(&t->update), micros = t->options.accumulate;
-	const int64_t n = all / micros;
+	const int64_t micros = t->options->accumulate;
 	const int who = t->ranks ? (int)((micros - 1) % t->ranks->size) : 0; /* has the last rows */
-	double *nll = malloc((size_t)n * sizeof(*nll)), sum = 0;
 
-	if (!nll)
-		return fail_memory(err, "losses", (size_t)n * sizeof(*nll));
-	if (update_run(&t->update, 1, err) != OK) {
-		free(nll);
+	if (update_run(&t->update, 1, err) != OK)
 		return FAIL;
-	}
-	program_read(t->update.training.p, t->update.training.io.nll, nll);
-	for (int64_t i = 0; i < n; i++) /* of the last micro-batch */
-		if (t->update.targets[all - n + i] >= 0)
-			sum += nll[i];
-	free(nll);
-	*trained = main_loss(t);
-	*mean = sum / (double)(t->update.scored ? t->update.scored : 1);
-	if (t->ranks && (ranks_broadcast(t->ranks, who, trained, sizeof(*trained), err) != OK ||
-			 ranks_broadcast(t->ranks, who, mean, sizeof(*mean), err) != OK))
+	for (int i = 0; i < t->n; i++)
+		if (update_read_last(&t->update, i, &losses[i].trained, &losses[i].mean, err) != OK)
+			return FAIL;
+	if (t->ranks && ranks_broadcast(t->ranks, who, losses, sizeof(*losses), err) != OK)
 		return FAIL;
-	return OK;
+	return t->backend->check(t->backend, err);
 }
 
 /* Rank 0 reads the checkpoint and gives every rank its part. */
-static enum status load_checkpoint(struct trainer *t, bool *found, struct progress *progress,
-				   struct error *err)
+static enum status load_checkpoint(struct trainer *t, struct replica *r, bool *found,
+				   struct progress *progress, struct error *err)
 {
 	struct optim_scalars scalars;
 
 	if (!is_leader(t) && shards_serve(shards(t), err) != OK)
 		return FAIL;
 	if (is_leader(t) &&
-	    checkpoint_load(&t->checkpoint, &t->state, found, progress_warn, progress, err) != OK)
+	    checkpoint_load(&r->checkpoint, &r->state, found, progress_warn, progress, err) != OK)
 		return FAIL;
 	if (!shards(t))
 		return OK;
 	scalars = optimizer_scalars(t->optimizer);
 	if ((is_leader(t) && shards_done(shards(t), err) != OK) ||
 	    ranks_broadcast(t->ranks, 0, found, sizeof(*found), err) != OK ||
-	    ranks_broadcast(t->ranks, 0, &t->state, sizeof(t->state), err) != OK ||
+	    ranks_broadcast(t->ranks, 0, &r->state, sizeof(r->state), err) != OK ||
 	    ranks_broadcast(t->ranks, 0, &scalars, sizeof(scalars), err) != OK)
 		return FAIL;
 	optimizer_set_scalars(t->optimizer, &scalars);
 	return shards_spread(shards(t), err);
 }
 
-enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progress *progress,
+enum status trainer_resume(struct trainer *t, int i, int64_t *iteration, struct progress *progress,
 			   struct error *err)
 {
+	struct replica *r = &t->replicas[i];
 	bool found = false;
+	enum status status;
 
-	if (load_checkpoint(t, &found, progress, err) != OK)
+	backend_choose(t->backend, i);
+	status = load_checkpoint(t, r, &found, progress, err);
+	backend_choose(t->backend, REPLICAS_ALL);
+	if (status != OK)
 		return FAIL;
-	t->saved = *iteration = found ? t->state.iteration : -1;
+	r->saved = *iteration = found ? r->state.iteration : -1;
 	/* The run may have been killed after it saved and before it pruned. */
-	return found && is_leader(t) ? checkpoint_prune(&t->checkpoint, t->saved, err) : OK;
+	return found && is_leader(t) ? checkpoint_prune(&r->checkpoint, r->saved, err) : OK;
 }
+
+/* ------------------------------------------------------------------ an iteration */
 
 static bool due(int64_t iteration, int64_t interval, int64_t last)
 {
@@ -473,235 +408,414 @@ static enum status find_signal(struct trainer *t, int64_t iteration, int *signal
 	return OK;
 }
 
-/* Must the run stop after this iteration?  Its time goes by the clock of rank 0. */
-static enum status must_stop(struct trainer *t, int64_t iteration, bool *stops, enum train_end *end,
-			     struct error *reason, struct error *err)
+/*
+ * Which run's part of this update is audited: the kernels of all are the same, so the runs of a
+ * group take turns.  The first update of a process is audited, and those that are logged.
+ */
+static void choose_audited(struct trainer *t, bool logging)
 {
-	const double seconds = t->options.seconds_budget, tokens = t->options.tokens_budget;
-	int late = is_leader(t) && seconds > 0 && seconds_now() - t->started > seconds, signal;
+	t->audited = NULL;
+	if (!t->audit || (t->audits > 0 && !logging))
+		return;
+	for (int i = 0; i < t->n && !t->audited; i++) {
+		struct replica *r = &t->replicas[(t->audits + i) % t->n];
 
-	if (find_signal(t, iteration, &signal, err) != OK ||
-	    (seconds > 0 && any_of_ranks(t, late, &late, err) != OK))
+		if (!r->over)
+			t->audited = r;
+	}
+}
+
+static enum status begin_audit(struct trainer *t, struct error *err)
+{
+	const struct train_run *run = t->audited->run;
+	enum status status = OK;
+	struct error why;
+
+	backend_choose(t->backend, t->audited->number);
+	if (update_audit_wants_micros(t->audit) &&
+	    update_audit_micros(t->audit, &t->update.training, &run->workload, run->options.seed,
+				t->iteration, &why) != OK)
+		status = t->backend->check(t->backend, err); /* the update will find what else */
+	if (status == OK)
+		update_audit_before(t->audit);
+	backend_choose(t->backend, REPLICAS_ALL);
+	return status;
+}
+
+/* Between the passes and the optimizer. */
+static enum status audit_gradient(struct trainer *t, struct error *err)
+{
+	enum status status;
+
+	backend_choose(t->backend, t->audited->number);
+	status = update_audit_gradient(t->audit, t->iteration, err);
+	backend_choose(t->backend, REPLICAS_ALL);
+	return status;
+}
+
+/* Is the update that was just made the configured one, on as many rows as configured? */
+static enum status judge_update(struct trainer *t, struct replica *r, struct error *err)
+{
+	const int64_t rows = t->iteration * update_audit_rows(t->audit);
+	struct error finding;
+
+	if (update_audit_after(t->audit, t->iteration, r->norm, &finding, err) != OK ||
+	    replica_sum_rows(r, err) != OK)
 		return FAIL;
-	*stops = signal || late || (tokens > 0 && t->state.tokens >= tokens);
-	if (!*stops)
-		return OK;
-	*end = signal ? TRAIN_INTERRUPTED : TRAIN_BUDGET;
-	if (signal)
-		fail(reason, "signal %d", signal);
-	else if (tokens > 0 && t->state.tokens >= tokens)
-		fail(reason, "token budget of %.0f is used up", tokens);
-	else
-		fail(reason, "time budget of %.0f s is used up", seconds);
+	if (finding.text[0])
+		replica_fail_audit(r, "update", "%s", finding.text);
+	else if (r->state.given.rows >= 0 && r->state.given.rows != rows)
+		replica_fail_audit(r, "rows",
+				   "audit update FAILED: rows: %lld were trained on in %lld "
+				   "updates; configured are %lld",
+				   (long long)r->state.given.rows, (long long)t->iteration,
+				   (long long)rows);
 	return OK;
 }
 
-struct interval {
-	double started; /* of the interval */
-	int64_t first;
-};
-
-static enum status log_interval(struct trainer *t, struct metrics *m, int64_t iteration,
-				struct interval *interval, double *rate, struct error *err)
+static enum status end_audit(struct trainer *t, struct error *err)
 {
-	const double now = seconds_now(), elapsed = now - interval->started;
+	enum status status;
 
-	*rate = (double)((iteration - interval->first) * update_tokens(&t->update)) / elapsed;
-	metrics_value(m, iteration, METRIC_TOKENS_PER_SECOND, *rate);
-	metrics_value(m, iteration, METRIC_PEAK_MEGABYTES, peak_megabytes());
-	record_device_memory(t, m, iteration);
-	metrics_value(m, iteration, METRIC_CLIPPED, (double)t->state.clips);
-	t->state.clips = 0;
-	*interval = (struct interval){ .started = now, .first = iteration };
-	return metrics_commit(m, err);
+	t->audits++;
+	if (t->audited->over)
+		return OK;
+	backend_choose(t->backend, t->audited->number);
+	status = judge_update(t, t->audited, err);
+	backend_choose(t->backend, REPLICAS_ALL);
+	return status;
 }
 
 /* Ask for one update.  Its outcome is known when settle() has read it. */
-static enum status step(struct trainer *t, int64_t iteration, struct error *where)
+static enum status step(struct trainer *t, struct error *where)
 {
-	if (update_run(&t->update, iteration, where) != OK)
+	if (update_run(&t->update, t->iteration, where) != OK)
 		return FAIL;
-	optimizer_ask(t->optimizer, iteration, schedule_rate(&t->options.schedule, iteration),
-		      t->update.losses, update_losses(&t->update));
+	for (int i = 0; i < t->n; i++) {
+		t->rates[i] = schedule_rate(&t->replicas[i].run->options.schedule, t->iteration);
+		t->replicas[i].state.tokens += (double)update_tokens(&t->update);
+		data_sum_join(&t->replicas[i].given, &t->update.given[i]);
+	}
+	if (t->audited && audit_gradient(t, where) != OK)
+		return FAIL;
+	optimizer_ask(t->optimizer, t->iteration, t->rates, t->update.losses,
+		      update_losses(&t->update));
 	t->unsettled++;
-	t->state.tokens += (double)update_tokens(&t->update);
 	return OK;
 }
 
-/*
- * Wait for the updates that were asked for, and record what they did; `logging`: the losses of the
- * last one as well.  One that was not finite ends the run: those after it did nothing.
- */
-static enum status settle(struct trainer *t, struct metrics *m, bool logging, struct error *err)
+/* Wait for the issued updates, and record what they did; `logging`: the last one's losses, too. */
+static enum status settle(struct trainer *t, bool logging, struct error *err)
 {
-	struct optim_report reports[OPTIM_REPORTS];
 	struct loss_parts parts;
-	int n;
 
 	if (!t->unsettled)
 		return OK;
 	t->unsettled = 0;
-	n = optimizer_read(t->optimizer, reports);
-	update_read_losses(&t->update, &parts);
+	if (optimizer_read_each(t->optimizer, t->reports, err) != OK)
+		return FAIL;
+	update_read_losses(&t->update);
 	if (t->backend->check(t->backend, err) != OK)
 		return FAIL;
-	for (int i = 0; i < n; i++) {
-		if (!reports[i].finite) {
-			explain_divergence(t, m, reports[i].t);
-			return OK;
-		}
-		t->state.iteration = reports[i].t;
-		record_events(t, m, reports[i].t, &reports[i]);
+	for (int i = 0; i < t->n; i++) {
+		update_loss_parts(&t->update, i, &parts);
+		if (!t->replicas[i].over)
+			replica_settle(&t->replicas[i], &t->reports[i], &parts, logging);
 	}
-	t->loss = parts.total;
-	if (logging)
-		record_update(m, t->state.iteration, &parts,
-			      schedule_rate(&t->options.schedule, t->state.iteration),
-			      &reports[n - 1]);
 	return OK;
+}
+
+/* Must the outcome of this iteration be known before the next one? */
+static bool must_settle(const struct trainer *t, bool logging)
+{
+	const int64_t last = t->options->iterations;
+
+	return logging || !t->backend->is_async || t->unsettled == OPTIM_REPORTS ||
+	       due(t->iteration, t->options->eval_interval, last) ||
+	       due(t->iteration, t->options->checkpoint_interval, last);
+}
+
+/* An update whose tensors are not finite.  Only a group of one looks at every tensor. */
+static enum status step_failed(struct trainer *t, struct error *err)
+{
+	if (t->backend->check(t->backend, err) != OK || settle(t, false, err) != OK)
+		return FAIL;
+	for (int i = 0; i < t->n; i++)
+		if (!t->replicas[i].over) {
+			t->replicas[i].unexplained = t->iteration;
+			replica_end(&t->replicas[i], TRAIN_DIVERGED);
+		}
+	return OK;
+}
+
+static enum status iterate(struct trainer *t, bool logging, struct error *err)
+{
+	struct error ignored;
+
+	choose_audited(t, logging);
+	if (t->audited && begin_audit(t, err) != OK)
+		return FAIL;
+	if (step(t, &ignored) != OK)
+		return step_failed(t, err);
+	if (shards(t) && shards_share(shards(t), err) != OK)
+		return FAIL;
+	if ((t->audited || must_settle(t, logging)) && settle(t, logging, err) != OK)
+		return FAIL;
+	return t->audited ? end_audit(t, err) : OK;
 }
 
 /* Rank 0 writes what all ranks have. */
-static enum status save_checkpoint(struct trainer *t, struct error *err)
+static enum status save(struct trainer *t, struct replica *r, struct error *err)
 {
-	if (!is_leader(t))
-		return shards_serve(shards(t), err);
-	if (checkpoint_save(&t->checkpoint, &t->state, err) != OK)
-		return FAIL;
-	return shards(t) ? shards_done(shards(t), err) : OK;
-}
+	bool missing;
 
-/* Does not replace a whole checkpoint of this iteration: a kill in between would leave none. */
-static enum status save(struct trainer *t, struct metrics *m, struct error *err)
-{
-	if (metrics_commit(m, err) != OK)
+	if (replica_prepare_save(r, &missing, err) != OK)
 		return FAIL;
-	if (t->saved == t->state.iteration)
+	if (!missing)
 		return OK;
-	t->state.seconds = seconds_now() - t->started;
-	if (m)
-		t->state.journal = metrics_mark(m);
-	if (save_checkpoint(t, err) != OK)
+	if (replica_sum_rows(r, err) != OK ||
+	    (t->audit && update_audit_digest(t->audit, &r->state.digest, err) != OK))
 		return FAIL;
-	t->saved = t->state.iteration;
+	if (!is_leader(t) ? shards_serve(shards(t), err) != OK
+			  : checkpoint_save(&r->checkpoint, &r->state, err) != OK ||
+				    (shards(t) && shards_done(shards(t), err) != OK))
+		return FAIL;
+	r->saved = r->state.iteration;
 	return OK;
 }
 
-static enum status finish_iteration(struct trainer *t, struct metrics *m, int64_t iteration,
-				    bool logging, struct interval *interval, double *rate,
-				    struct error *err)
+static enum status log_run(struct trainer *t, struct replica *r, struct error *err)
 {
-	const int64_t last = t->options.iterations;
+	return replica_log(r, t->iteration, t->tokens_per_second / t->n, 1.0 / t->n,
+			   t->interval.commits, err);
+}
+
+static enum status log_interval(struct trainer *t, struct error *err)
+{
+	struct interval *interval = &t->interval;
+	const double now = seconds_now();
+	const int64_t updates = t->iteration - interval->first;
+
+	t->tokens_per_second =
+		(double)(updates * update_tokens(&t->update) * t->n) / (now - interval->started);
+	interval->first = t->iteration;
+	interval->started = now;
+	interval->commits = t->n == 1 || t->iteration == t->options->iterations ||
+			    now - interval->committed >= COMMIT_SECONDS;
+	if (interval->commits)
+		interval->committed = now;
+	return each_run(t, log_run, err);
+}
+
+static enum status finish_iteration(struct trainer *t, bool logging, struct error *err)
+{
+	const int64_t i = t->iteration, last = t->options->iterations;
 	int wanted = true; /* a checkpoint */
 
-	if (due(iteration, t->options.eval_interval, last) &&
-	    (fetch_gradient(t, err) != OK ||
-	     (m &&
-	      layer_norms_record(&t->norms, m, iteration, t->workload.layer_prefix, err) != OK) ||
-	     (iteration == last ? evaluate_last : evaluate_now)(t, m, iteration, err) != OK))
+	if (due(i, t->options->eval_interval, last) && evaluate_update(t, err) != OK)
 		return FAIL;
-	if (logging && log_interval(t, m, iteration, interval, rate, err) != OK)
+	if (logging && log_interval(t, err) != OK)
 		return FAIL;
-	if (t->diverged)
+	if (!running(t))
 		return OK;
-	if (!due(iteration, t->options.checkpoint_interval, last) &&
+	if (!due(i, t->options->checkpoint_interval, last) &&
 	    any_of_ranks(t, signals_save(), &wanted, err) != OK)
 		return FAIL;
 	if (!wanted)
 		return OK;
-	if (settle(t, m, false, err) != OK)
+	return settle(t, false, err) == OK ? each_run(t, save, err) : FAIL;
+}
+
+/* ------------------------------------------------------------------ stopping */
+
+/* The runs stop here, and go on later. */
+static enum status interrupt(struct trainer *t, int signal, struct error *err)
+{
+	if (settle(t, false, err) != OK || each_run(t, save, err) != OK)
 		return FAIL;
-	return t->diverged ? OK : save(t, m, err);
+	for (int i = 0; i < t->n; i++)
+		if (!t->replicas[i].over) {
+			fail(&t->replicas[i].run->reason, "signal %d", signal);
+			replica_end(&t->replicas[i], TRAIN_INTERRUPTED);
+		}
+	return OK;
+}
+
+/* Rank 0's clock decides. */
+static enum status find_budget(struct trainer *t, struct replica *r, struct error *err)
+{
+	int late = is_leader(t) && replica_out_of_time(r);
+
+	if (r->run->options.seconds_budget > 0 && any_of_ranks(t, late, &late, err) != OK)
+		return FAIL;
+	r->stops = late || replica_out_of_tokens(r);
+	return OK;
+}
+
+static bool any_stops(const struct trainer *t)
+{
+	for (int i = 0; i < t->n; i++)
+		if (t->replicas[i].stops && !t->replicas[i].over)
+			return true;
+	return false;
+}
+
+static bool evaluation_due(const struct trainer *t)
+{
+	return due(t->iteration, t->options->eval_interval, 0);
 }
 
 /* A run that its budget ends gets its final evaluation now; an interrupted run gets it later. */
-static enum status stop(struct trainer *t, struct metrics *m, enum train_end end, struct error *err)
+static enum status end_by_budget(struct trainer *t, struct replica *r, struct error *err)
 {
-	const bool evaluated = due(t->state.iteration, t->options.eval_interval, 0);
-
-	if (end == TRAIN_BUDGET &&
-	    (evaluated ? conclude : evaluate_last)(t, m, t->state.iteration, err) != OK)
-		return FAIL;
-	return t->diverged ? OK : save(t, m, err);
-}
-
-/* Must the outcome of this iteration be known before the next one? */
-static bool must_settle(const struct trainer *t, int64_t iteration, bool logging)
-{
-	const int64_t last = t->options.iterations;
-
-	return logging || !t->backend->is_async || t->unsettled == OPTIM_REPORTS ||
-	       due(iteration, t->options.eval_interval, last) ||
-	       due(iteration, t->options.checkpoint_interval, last);
-}
-
-/* FAIL: something outside the training went wrong. */
-static enum status iterate(struct trainer *t, struct metrics *m, int64_t iteration, bool logging,
-			   struct error *err)
-{
-	struct error ignored;
-
-	if (step(t, iteration, &ignored) != OK) {
-		if (t->backend->check(t->backend, err) != OK || settle(t, m, false, err) != OK)
-			return FAIL;
-		if (!t->diverged)
-			explain_divergence(t, m, iteration);
+	if (!r->stops)
 		return OK;
-	}
-	if (shards(t) && shards_share(shards(t), err) != OK)
+	if (!evaluation_due(t) && take_evaluation(t, r, err) != OK)
 		return FAIL;
-	return must_settle(t, iteration, logging) ? settle(t, m, logging, err) : OK;
+	if (r->over)
+		return OK;
+	if (conclude(t, r, err) != OK || save(t, r, err) != OK)
+		return FAIL;
+	replica_end_by_budget(r);
+	return OK;
 }
 
-static enum status train(struct trainer *t, struct metrics *m, struct progress *progress,
-			 enum train_end *end, struct error *reason, struct error *err)
+static enum status stop_runs(struct trainer *t, struct error *err)
 {
-	const int64_t last = t->options.iterations;
-	struct interval interval = { .started = seconds_now(), .first = t->state.iteration };
-	double rate = NAN;
-	bool stops;
+	int signal;
 
-	if (t->saved < 0 && evaluate_now(t, m, 0, err) != OK)
+	if (find_signal(t, t->iteration, &signal, err) != OK)
 		return FAIL;
-	for (int64_t i = t->state.iteration + 1; i <= last && !t->diverged; i++) {
-		const bool logging = due(i, t->options.log_interval, last);
+	if (signal)
+		return interrupt(t, signal, err);
+	if (each_run(t, find_budget, err) != OK)
+		return FAIL;
+	if (!any_stops(t))
+		return OK;
+	if (settle(t, false, err) != OK ||
+	    (any_stops(t) && !evaluation_due(t) && evaluate_all(t, err) != OK))
+		return FAIL;
+	return each_run(t, end_by_budget, err);
+}
 
-		if (must_stop(t, i - 1, &stops, end, reason, err) != OK)
-			return FAIL;
-		if (stops) {
-			if (settle(t, m, false, err) != OK)
-				return FAIL;
-			return t->diverged ? OK : stop(t, m, *end, err);
+/* ---------------------------------------------------------------------- the loop */
+
+/* Of all runs that go on, in the mean. */
+static struct progress_point progress_of(const struct trainer *t)
+{
+	struct progress_point p = {
+		.iteration = t->iteration,
+		.iterations = t->options->iterations,
+		.tokens_per_second = t->tokens_per_second,
+	};
+
+	for (int i = 0; i < t->n; i++)
+		if (!t->replicas[i].over) {
+			p.loss += t->replicas[i].loss / running(t);
+			p.validation += t->replicas[i].validation / running(t);
 		}
-		if (iterate(t, m, i, logging, err) != OK)
+	return p;
+}
+
+static enum status run_iteration(struct trainer *t, struct progress *progress, struct error *err)
+{
+	struct progress_point point;
+	bool logging;
+
+	t->iteration++;
+	logging = due(t->iteration, t->options->log_interval, t->options->iterations);
+	phases_enter(t->options->phases, PHASE_TRAINING);
+	if (iterate(t, logging, err) != OK)
+		return FAIL;
+	phases_enter(t->options->phases, PHASE_RECORDS);
+	if (running(t) && finish_iteration(t, logging, err) != OK)
+		return FAIL;
+	if (explain_divergences(t, err) != OK)
+		return FAIL;
+	point = progress_of(t);
+	if (running(t))
+		progress_update(progress, &point, logging);
+	return OK;
+}
+
+/* Do weights and moments begin as they were when the checkpoint was saved? */
+static enum status audit_resumed(struct trainer *t, struct replica *r, struct error *err)
+{
+	uint64_t digest;
+
+	if (r->saved < 0 || !t->audit || !r->state.digest)
+		return OK;
+	if (update_audit_digest(t->audit, &digest, err) != OK)
+		return FAIL;
+	if (digest != r->state.digest)
+		replica_fail_audit(
+			r, "resume",
+			"audit update FAILED: resume: weights or moments are not those that were "
+			"saved after update %lld",
+			(long long)r->state.iteration);
+	return OK;
+}
+
+/* A run that was saved at iteration 0 has been evaluated there. */
+static bool begins(const struct trainer *t)
+{
+	for (int i = 0; i < t->n; i++)
+		if (!t->replicas[i].over)
+			return t->replicas[i].saved < 0;
+	return false;
+}
+
+static enum status train(struct trainer *t, struct progress *progress, struct error *err)
+{
+	phases_enter(t->options->phases, PHASE_EVALUATION);
+	if (each_run(t, audit_resumed, err) != OK || (begins(t) && evaluate_runs(t, err) != OK))
+		return FAIL;
+	while (running(t) && t->iteration < t->options->iterations) {
+		if (stop_runs(t, err) != OK)
 			return FAIL;
-		if (t->diverged)
-			break;
-		if (finish_iteration(t, m, i, logging, &interval, &rate, err) != OK)
+		if (explain_divergences(t, err) != OK)
 			return FAIL;
-		progress_update(progress,
-				&(struct progress_point){
-					.iteration = i,
-					.iterations = last,
-					.loss = t->loss,
-					.validation = t->validation,
-					.tokens_per_second = rate,
-				},
-				logging);
+		if (running(t) && run_iteration(t, progress, err) != OK)
+			return FAIL;
 	}
 	return OK;
 }
 
-enum status trainer_run(struct trainer *t, struct metrics *m, struct progress *progress,
-			enum train_end *end, struct error *reason, struct error *err)
+static void begin(struct trainer *t)
 {
-	*end = TRAIN_DONE;
-	t->started = seconds_now() - t->state.seconds;
-	if (train(t, m, progress, end, reason, err) != OK)
+	const double now = seconds_now();
+
+	for (int i = 0; i < t->n; i++) {
+		struct replica *r = &t->replicas[i];
+
+		r->run->end = TRAIN_DONE;
+		r->over = r->run->left_out;
+		optimizer_switch(t->optimizer, i, !r->over);
+		r->started = now - r->state.seconds;
+		if (!r->over)
+			t->iteration = r->state.iteration;
+	}
+	t->interval = (struct interval){ .started = now, .committed = now, .first = t->iteration };
+}
+
+/* What an end that nobody saved has recorded. */
+static void commit_ends(struct trainer *t)
+{
+	for (int i = 0; i < t->n; i++) {
+		struct train_run *run = t->replicas[i].run;
+
+		if (run->end != TRAIN_DIVERGED && run->end != TRAIN_INVALID)
+			continue;
+		if (!run->left_out && metrics_commit(run->metrics, &run->reason) != OK)
+			run->end = TRAIN_FAILED;
+	}
+}
+
+enum status trainer_run(struct trainer *t, struct progress *progress, struct error *err)
+{
+	begin(t);
+	if (train(t, progress, err) != OK)
 		return FAIL;
-	if (!t->diverged)
-		return OK;
-	*end = t->too_good ? TRAIN_INVALID : TRAIN_DIVERGED;
-	*reason = t->reason;
-	return metrics_commit(m, err);
+	commit_ends(t);
+	return OK;
 }

@@ -1,9 +1,13 @@
 /*
- * train - one run, from its first line of log to its last weight.
+ * train - runs, from their first line of log to their last weight.
  *
  * The loop knows programs and parameters; struct workload says what is trained,
  * and on what.  All random numbers are functions of the seed and the iteration
  * alone, so a resumed run takes the same steps as an uninterrupted one.
+ *
+ * Several runs of one step train together, as replicas of one program: each iteration is one pass
+ * over all of them.  Rows, losses, clipping, rates, records and checkpoints are each run's own, and
+ * a run that ends early or fails leaves the others as they are.  A single run is a group of one.
  */
 #ifndef CORE_TRAIN_TRAIN_H
 #define CORE_TRAIN_TRAIN_H
@@ -11,10 +15,13 @@
 #include "core/train/evaluate.h"
 #include "core/record/metrics.h"
 #include "core/optim/optim.h"
+#include "core/train/phases.h"
 #include "core/train/progress.h"
 #include "core/train/schedule.h"
 #include "core/train/shards.h"
 #include "core/train/workload.h"
+
+struct config;
 
 struct train_options {
 	uint64_t seed;
@@ -28,6 +35,8 @@ struct train_options {
 	struct program_options program;
 	struct shards *shards; /* NULL: one process, whose kernels add up micro-batches in place */
 	bool ordered_sum;      /* the gradient of every micro-batch is made alone, then added */
+	const struct config *audited; /* updates must be those of this one; NULL: no audit */
+	struct phases *phases;	      /* NULL: nobody asks what the time goes to */
 	const char *run_dir;
 	const char *identity;
 	const struct safetensors_pair *about; /* as weights_save() takes it */
@@ -38,25 +47,36 @@ enum train_end {
 	TRAIN_INTERRUPTED,
 	TRAIN_DIVERGED,
 	TRAIN_BUDGET,
-	TRAIN_INVALID, /* the validation loss is lower than it can be */
+	TRAIN_INVALID, /* an audit failed: what was done is not what is configured */
+	TRAIN_FAILED,  /* something outside the training went wrong, such as a full disk */
+};
+
+/* One run of a group.  All have the same programs, intervals and number of iterations. */
+struct train_run {
+	struct workload workload;
+	struct train_options options;
+	struct metrics *metrics; /* from trainer_run() on; NULL: this rank records nothing */
+	bool left_out;		 /* set before trainer_run(): it takes no part */
+	enum train_end end;
+	struct error reason; /* unless it ends with TRAIN_DONE */
 };
 
 struct trainer;
 
 /*
- * With shards, every rank makes a trainer, and all of them call the same functions in the same
- * order. Rank 0 writes: the others have neither metrics nor a run directory.
+ * With shards, every rank makes a trainer of one run, and all of them call the same functions in
+ * the same order. Rank 0 writes: the others have neither metrics nor a run directory.
  *
- * Builds the programs and takes all memory; runs nothing.  `params` must have
- * been initialised or loaded, and `optimizer` must be made for them.
+ * Builds the programs and takes all memory; runs nothing.  `runs` must outlive the trainer. Replica
+ * i of `params` must have been initialised or loaded for runs[i], and `optimizer` must be made for
+ * them.
  */
-enum status trainer_create(struct trainer **t, const struct workload *workload,
-			   const struct train_options *options, struct params *params,
+enum status trainer_create(struct trainer **t, struct train_run *runs, int n, struct params *params,
 			   struct optimizer *optimizer, const struct backend *backend,
 			   struct error *err) MUST_CHECK;
 void trainer_destroy(struct trainer *t);
 
-/* Bytes of activations of the training and evaluation programs. */
+/* Bytes of activations of the training and evaluation programs, of one run. */
 size_t trainer_arena_bytes(const struct trainer *t);
 
 /*
@@ -66,21 +86,24 @@ size_t trainer_arena_bytes(const struct trainer *t);
 enum status trainer_estimate(struct trainer *t, double *seconds, struct error *err) MUST_CHECK;
 
 /*
- * The main loss of the first update's last rows, as it is trained, and what it must be: the mean
- * over the scored targets alone.
+ * By run: the main loss of the first update's last rows, as it is trained, and what it must be: the
+ * mean over the scored targets alone.
  */
-enum status trainer_first_loss(struct trainer *t, double *trained, double *mean,
+struct first_loss {
+	double trained, mean;
+};
+enum status trainer_first_loss(struct trainer *t, struct first_loss *losses,
 			       struct error *err) MUST_CHECK;
 
-/* The newest usable checkpoint of the run directory; *iteration is -1 when there is none. */
-enum status trainer_resume(struct trainer *t, int64_t *iteration, struct progress *progress,
+/* Loads the newest usable checkpoint of runs[i]; *iteration is -1 when there is none. */
+enum status trainer_resume(struct trainer *t, int i, int64_t *iteration, struct progress *progress,
 			   struct error *err) MUST_CHECK;
 
 /*
- * Train to the end, or until a signal, a budget or divergence.  `reason` says
- * why, unless *end is TRAIN_DONE.  FAIL: something outside the training went wrong.
+ * Train until every run has come to its end, or a signal, a budget or divergence stops it.  All
+ * runs that take part must have resumed at the same iteration.  FAIL: the device failed, or a rank;
+ * no run can go on.
  */
-enum status trainer_run(struct trainer *t, struct metrics *m, struct progress *progress,
-			enum train_end *end, struct error *reason, struct error *err) MUST_CHECK;
+enum status trainer_run(struct trainer *t, struct progress *progress, struct error *err) MUST_CHECK;
 
 #endif

@@ -15,6 +15,7 @@
 
 #include "core/backend/cpu/cpu.h"
 #include "core/engine/backend.h"
+#include "core/util/config.h"
 #include "core/util/hash.h"
 #include "core/ops/ops.h"
 #include "core/util/signals.h"
@@ -31,15 +32,17 @@ struct fixture {
 	struct params *params;
 	struct optimizer *optimizer;
 	struct trainer *trainer;
-	struct metrics *metrics;
+	struct train_run run;
 	struct progress progress;
 	FILE *log;
 	struct train_options options;
-	uint64_t act_at; /* iteration whose first row runs `act` */
+	struct optim_options optim;
+	struct config *config; /* NULL: updates are not audited */
+	bool forgets;	       /* moments, when it goes on */
+	uint64_t act_at;       /* iteration whose first row runs `act` */
 	void (*act)(struct fixture *f);
 	float floor; /* of every validation target; 0: unknown */
-	enum train_end end;
-	struct error reason, err;
+	struct error err;
 };
 
 /* ------------------------------------------------------------------ the workload */
@@ -47,13 +50,14 @@ struct fixture {
 static void build(void *context, struct graph *g, int64_t rows, struct token_io *io)
 {
 	const struct param_init init = { .kind = INIT_NORMAL, .value = 0.5, .embedding = true };
+	const struct param_init matrix = { .kind = INIT_NORMAL, .value = 0.5 };
 	struct tensor *table = graph_param(g, "table", &init, 2, SHAPE(VOCAB, WIDTH));
 	struct head_loss_outputs loss;
 	struct tensor *head;
 
 	(void)context;
 	graph_origin(g, LAYER, 0);
-	head = graph_param(g, "head", &init, 2, SHAPE(VOCAB, WIDTH));
+	head = graph_param(g, "head", &matrix, 2, SHAPE(VOCAB, WIDTH));
 	graph_origin(g, -1, 0);
 	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(rows, LENGTH));
 	io->targets = graph_input(g, "targets", I32, 2, SHAPE(rows, LENGTH));
@@ -97,12 +101,20 @@ static void valid_row(void *context, uint64_t index, struct workload_row *row)
 
 /* ------------------------------------------------------------------ the run */
 
+static void forget_moments(struct fixture *f)
+{
+	const struct optim_tensor *tensors;
+	int n;
+
+	tensors = optimizer_tensors(f->optimizer, &n);
+	for (int i = 0; i < n; i++)
+		f->backend.zero(&f->backend, tensors[i].data,
+				(size_t)tensors[i].param->count * sizeof(double));
+}
+
 /* Parameters, optimizer, trainer and record as at the start of a process. */
 static void open_run(struct fixture *f)
 {
-	const struct optim_options optim = {
-		.kind = OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1
-	};
 	const struct workload workload = {
 		.context = f,
 		.length = LENGTH,
@@ -127,21 +139,23 @@ static void open_run(struct fixture *f)
 	     &f->err);
 	token_program_close(&naming);
 	must(params_initialise(f->params, f->options.seed, &f->err), &f->err);
-	must(optimizer_create(&f->optimizer, &optim, f->params, &f->err), &f->err);
-	must(trainer_create(&f->trainer, &workload, &f->options, f->params, f->optimizer,
-			    &f->backend, &f->err),
+	must(optimizer_create(&f->optimizer, &f->optim, f->params, &f->err), &f->err);
+	f->run = (struct train_run){ .workload = workload, .options = f->options };
+	must(trainer_create(&f->trainer, &f->run, 1, f->params, f->optimizer, &f->backend, &f->err),
 	     &f->err);
-	must(trainer_resume(f->trainer, &resume, &f->progress, &f->err), &f->err);
-	must(metrics_open(&f->metrics, &metrics, resume, &f->err), &f->err);
+	must(trainer_resume(f->trainer, 0, &resume, &f->progress, &f->err), &f->err);
+	if (resume > 0 && f->forgets)
+		forget_moments(f);
+	must(metrics_open(&f->run.metrics, &metrics, resume, &f->err), &f->err);
 }
 
 static void close_run(struct fixture *f)
 {
-	metrics_abandon(f->metrics);
+	metrics_abandon(f->run.metrics);
 	trainer_destroy(f->trainer);
 	optimizer_destroy(f->optimizer);
 	params_destroy(f->params);
-	f->metrics = NULL;
+	f->run.metrics = NULL;
 	f->trainer = NULL;
 	f->optimizer = NULL;
 	f->params = NULL;
@@ -149,8 +163,7 @@ static void close_run(struct fixture *f)
 
 static void run(struct fixture *f)
 {
-	must(trainer_run(f->trainer, f->metrics, &f->progress, &f->end, &f->reason, &f->err),
-	     &f->err);
+	must(trainer_run(f->trainer, &f->progress, &f->err), &f->err);
 }
 
 static void hash(struct fixture *f, char hex[SHA256_HEX_SIZE])
@@ -182,6 +195,9 @@ static int set_up(void **state)
 		.run_dir = f->dir,
 		.identity = IDENTITY,
 	};
+	f->optim = (struct optim_options){
+		.kind = OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1
+	};
 	return 0;
 }
 
@@ -191,6 +207,7 @@ static int tear_down(void **state)
 	const int result = test_remove(f->dir);
 
 	close_run(f);
+	config_free(f->config);
 	fclose(f->log);
 	free(f);
 	return result;
@@ -206,7 +223,7 @@ static bool has_checkpoint(const struct fixture *f, int iteration)
 	return access(path, F_OK) == 0;
 }
 
-/* How often the journal tells of this name and iteration; the last value is kept. */
+/* How often the journal has this name and iteration; the last value is kept. */
 static int told(const struct fixture *f, const char *name, int64_t iteration, double *value)
 {
 	char path[300], line[1024], wanted[200];
@@ -240,7 +257,7 @@ static void test_it_learns_and_records(void **state)
 
 	open_run(f);
 	run(f);
-	assert_int_equal(f->end, TRAIN_DONE);
+	assert_int_equal(f->run.end, TRAIN_DONE);
 	for (int i = 0; i <= ITERATIONS; i++) {
 		assert_int_equal(told(f, "train/loss", i, NULL), i > 0);
 		assert_int_equal(told(f, "val/loss", i, NULL), i % 5 == 0 || i == ITERATIONS);
@@ -282,7 +299,7 @@ static void test_resumed_from_every_checkpoint(void **state)
 		close_run(f);
 		open_run(f);
 		run(f);
-		assert_int_equal(f->end, TRAIN_DONE);
+		assert_int_equal(f->run.end, TRAIN_DONE);
 		hash(f, resumed);
 		assert_string_equal(resumed, straight);
 		for (int i = 1; i <= ITERATIONS; i++) {
@@ -365,9 +382,9 @@ static void check_divergence(struct fixture *f, const char *where, int checkpoin
 {
 	open_run(f);
 	run(f);
-	assert_int_equal(f->end, TRAIN_DIVERGED);
-	assert_non_null(strstr(f->reason.text, "diverged in iteration "));
-	assert_non_null(strstr(f->reason.text, where));
+	assert_int_equal(f->run.end, TRAIN_DIVERGED);
+	assert_non_null(strstr(f->run.reason.text, "diverged in iteration "));
+	assert_non_null(strstr(f->run.reason.text, where));
 	for (int i = 0; i <= ITERATIONS; i++)
 		assert_int_equal(has_checkpoint(f, i), i > 0 && i <= checkpoint && i % 4 == 0);
 }
@@ -379,7 +396,7 @@ static void test_divergence_names_iteration_and_tensor(void **state)
 	f->act_at = 7;
 	f->act = poison;
 	check_divergence(f, "diverged in iteration 7: ", 4);
-	assert_non_null(strstr(f->reason.text, "head"));
+	assert_non_null(strstr(f->run.reason.text, "head"));
 	assert_int_equal(told(f, "diverged", 7, NULL), 1);
 }
 
@@ -416,7 +433,7 @@ static void test_a_device_that_lags_ends_with_the_same_weights(void **state)
 	lag(f);
 	open_run(f);
 	run(f);
-	assert_int_equal(f->end, TRAIN_DONE);
+	assert_int_equal(f->run.end, TRAIN_DONE);
 	hash(f, late);
 	assert_string_equal(late, prompt);
 	assert_int_equal(told(f, "train/loss", ITERATIONS, &loss), 1);
@@ -424,7 +441,7 @@ static void test_a_device_that_lags_ends_with_the_same_weights(void **state)
 	assert_int_equal(told(f, "train/loss", ITERATIONS - 1, NULL), 0);
 }
 
-/* The updates asked for after the one that was not finite leave no trace. */
+/* The updates issued after the one that was not finite leave no trace. */
 static void test_a_device_that_lags_diverges_in_the_same_iteration(void **state)
 {
 	struct fixture *f = *state;
@@ -433,7 +450,7 @@ static void test_a_device_that_lags_diverges_in_the_same_iteration(void **state)
 	f->act_at = 7;
 	f->act = poison;
 	check_divergence(f, "diverged in iteration 7: ", 0);
-	assert_non_null(strstr(f->reason.text, "head"));
+	assert_non_null(strstr(f->run.reason.text, "head"));
 	assert_int_equal(told(f, "diverged", 7, NULL), 1);
 }
 
@@ -470,9 +487,7 @@ static void test_a_failed_device_is_no_divergence(void **state)
 	f->act_at = 7;
 	f->act = break_device;
 	open_run(f);
-	assert_int_equal(
-		trainer_run(f->trainer, f->metrics, &f->progress, &f->end, &f->reason, &f->err),
-		FAIL);
+	assert_int_equal(trainer_run(f->trainer, &f->progress, &f->err), FAIL);
 	assert_string_equal(f->err.text, "the device is gone");
 	assert_int_equal(told(f, "diverged", 7, NULL), 0);
 	assert_true(has_checkpoint(f, 4));
@@ -500,15 +515,15 @@ static void test_a_loss_below_the_floor(void **state)
 	f->floor = 1000;
 	open_run(f);
 	run(f);
-	assert_int_equal(f->end, TRAIN_DONE); /* nobody asked */
+	assert_int_equal(f->run.end, TRAIN_DONE); /* nobody asked */
 	close_run(f);
 	assert_int_equal(test_remove(f->dir), 0);
 	assert_int_equal(mkdir(f->dir, 0777), 0);
 	f->options.check_floor = true;
 	open_run(f);
 	run(f);
-	assert_int_equal(f->end, TRAIN_INVALID);
-	assert_non_null(strstr(f->reason.text, "no model can have less than 1000.0000"));
+	assert_int_equal(f->run.end, TRAIN_INVALID);
+	assert_non_null(strstr(f->run.reason.text, "no model can have less than 1000.0000"));
 	assert_int_equal(told(f, "train/loss", 1, NULL), 0);
 }
 
@@ -520,20 +535,20 @@ static void test_a_loss_above_the_floor(void **state)
 	f->options.check_floor = true;
 	open_run(f);
 	run(f);
-	assert_int_equal(f->end, TRAIN_DONE);
+	assert_int_equal(f->run.end, TRAIN_DONE);
 }
 
 /* Some rows score half of their targets: they must not be averaged over all. */
 static void test_the_first_loss(void **state)
 {
 	struct fixture *f = *state;
-	double trained, mean;
+	struct first_loss loss;
 
 	f->options.accumulate = 3;
 	open_run(f);
-	must(trainer_first_loss(f->trainer, &trained, &mean, &f->err), &f->err);
-	assert_true(mean > 0);
-	assert_true(fabs(trained - mean) < 1e-12 * mean);
+	must(trainer_first_loss(f->trainer, &loss, &f->err), &f->err);
+	assert_true(loss.mean > 0);
+	assert_true(fabs(loss.trained - loss.mean) < 1e-12 * loss.mean);
 }
 
 static void test_a_budget_of_tokens(void **state)
@@ -543,7 +558,7 @@ static void test_a_budget_of_tokens(void **state)
 	f->options.tokens_budget = 7 * 4 * LENGTH;
 	open_run(f);
 	run(f);
-	assert_int_equal(f->end, TRAIN_BUDGET);
+	assert_int_equal(f->run.end, TRAIN_BUDGET);
 	assert_int_equal(told(f, "train/loss", 7, NULL), 1);
 	assert_int_equal(told(f, "train/loss", 8, NULL), 0);
 	assert_int_equal(told(f, "val/loss", 7, NULL), 1);
@@ -568,13 +583,13 @@ static void test_a_budget_of_time_goes_on_after_a_pause(void **state)
 	f->options.iterations = 4;
 	open_run(f);
 	run(f);
-	assert_int_equal(f->end, TRAIN_DONE);
+	assert_int_equal(f->run.end, TRAIN_DONE);
 	close_run(f);
 	f->options.iterations = ITERATIONS;
 	f->act_at = 6;
 	open_run(f);
 	run(f);
-	assert_int_equal(f->end, TRAIN_BUDGET);
+	assert_int_equal(f->run.end, TRAIN_BUDGET);
 	assert_int_equal(told(f, "train/loss", 6, NULL), 1);
 	assert_int_equal(told(f, "train/loss", 7, NULL), 0);
 }
@@ -593,6 +608,158 @@ static void test_the_estimate_changes_nothing(void **state)
 	assert_string_equal(after, before);
 }
 
+/* ------------------------------------------------------------ audited updates */
+
+#define CONFIGURED                                                                                 \
+	"CONFIG_TRAIN_BATCH=4\nCONFIG_TRAIN_ACCUMULATE=2\nCONFIG_EVAL_ROWS=3\n"                    \
+	"CONFIG_LEARNING_RATE=\"0.05\"\nCONFIG_SCHEDULE=\"cosine\"\n"                              \
+	"CONFIG_MIN_LEARNING_RATE=\"0.01\"\nCONFIG_WARMUP_ITERS=3\nCONFIG_GPT2_MAX_ITERS=12\n"     \
+	"CONFIG_WEIGHT_DECAY=\"0.1\"\nCONFIG_DECAY_GROUP=\"matrices\"\nCONFIG_GRAD_CLIP=\"0.2\"\n" \
+	"CONFIG_BETA1=\"0.9\"\nCONFIG_BETA2=\"0.95\"\nCONFIG_OPTIMIZER_EPS=\"1e-8\"\n"             \
+	"CONFIG_SGD_MOMENTUM=\"0.9\"\nCONFIG_SPAM_THETA=\"1.0\"\nCONFIG_SPAM_SPIKE=\"0.5\"\n"      \
+	"CONFIG_SPAM_INTERVAL=5\nCONFIG_SPAM_WARMUP=3\nCONFIG_SPAM_CLIP_ELEMENTS=y\n"              \
+	"CONFIG_MUON_LEARNING_RATE=\"0.1\"\nCONFIG_MUON_MOMENTUM=\"0.95\"\n"                       \
+	"CONFIG_MUON_EPS=\"1e-7\"\nCONFIG_MUON_STEPS=5\nCONFIG_MUON_NESTEROV=y\n"                  \
+	"CONFIG_MUON_ADJUST=\"original\"\n"
+
+/* The same as options. */
+static void configure(struct fixture *f, const char *optimizer)
+{
+	char text[2000];
+
+	snprintf(text, sizeof(text), CONFIGURED "CONFIG_OPTIMIZER=\"%s\"\n", optimizer);
+	config_free(f->config);
+	must(config_parse(&f->config, text, &f->err), &f->err);
+	f->options.audited = f->config;
+	f->options.accumulate = 2;
+	f->options.schedule = schedule_configured(f->config);
+	f->optim = optim_configured(f->config);
+}
+
+static void test_every_optimizer_passes_its_audit(void **state)
+{
+	struct fixture *f = *state;
+
+	for (const char *const *name = optim_names; *name; name++) {
+		configure(f, *name);
+		open_run(f);
+		run(f);
+		if (f->run.end != TRAIN_DONE)
+			fail_msg("%s: %s", *name, f->run.reason.text);
+		if (name[1]) {
+			close_run(f);
+			test_remove(f->dir);
+			assert_int_equal(mkdir(f->dir, 0777), 0);
+		}
+	}
+}
+
+/* The run stops as invalid, and the reason has these words. */
+static void expect_stop(struct fixture *f, const char *words)
+{
+	open_run(f);
+	run(f);
+	if (f->run.end != TRAIN_INVALID || !strstr(f->run.reason.text, words))
+		fail_msg("ended as %d: %s", (int)f->run.end, f->run.reason.text);
+}
+
+static void test_another_rate(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "adamw");
+	f->options.schedule.lr *= 1.5;
+	expect_stop(f, "audit update FAILED: table: after update 1 the weight of element 0 is");
+}
+
+static void test_another_decay(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "sgd");
+	f->optim.decay_all = true;
+	expect_stop(f, "audit update FAILED: table: after update 1 the weight");
+}
+
+static void test_other_clipping(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "muon");
+	f->optim.clip = 0;
+	expect_stop(f, "the first moment of element 0");
+}
+
+static void test_another_rate_of_matrices(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "muon");
+	f->optim.muon.lr_ratio *= 1.5;
+	expect_stop(f, "audit update FAILED: head: after update 1 the weight");
+}
+
+static void test_a_forgotten_micro_batch(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "adamw");
+	f->options.accumulate = 1;
+	expect_stop(f, "those of its 2 micro-batches add up to");
+}
+
+static void test_validation_rows_that_are_missing(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "adamw");
+	must(config_set(f->config, "EVAL_ROWS", "6", &f->err), &f->err);
+	expect_stop(f, "validation: 3 of 6 rows were evaluated");
+}
+
+static void test_forgotten_moments(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "adamwspam");
+	f->options.iterations = 6; /* less than the schedule's */
+	open_run(f);
+	run(f);
+	close_run(f);
+	f->options.iterations = ITERATIONS;
+	f->forgets = true;
+	expect_stop(f, "weights or moments are not those that were saved after update 6");
+}
+
+/* The same rows have the same sum, however they are divided into micro-batches. */
+static void test_rows_are_recorded(void **state)
+{
+	struct fixture *f = *state;
+	double rows = NAN, targets = NAN, again = NAN, other = NAN;
+
+	open_run(f);
+	run(f);
+	assert_int_equal(told(f, "rows/training", 7, &rows), 1);
+	assert_int_equal(told(f, "rows/training_targets", 7, &targets), 1);
+	assert_int_equal(told(f, "rows/training", 8, &other), 1);
+	assert_int_equal(told(f, "rows/validation_targets", 5, NULL), 1);
+	assert_true(rows != other && targets > 7 * 4 * LENGTH / 2);
+	close_run(f);
+	test_remove(f->dir);
+	assert_int_equal(mkdir(f->dir, 0777), 0);
+	f->options.batch = 2;
+	f->options.accumulate = 2;
+	f->options.iterations = 5;
+	open_run(f);
+	run(f);
+	close_run(f);
+	f->options.iterations = ITERATIONS;
+	open_run(f); /* from a checkpoint, which knows the sum so far */
+	run(f);
+	assert_int_equal(told(f, "rows/training", 7, &again), 1);
+	assert_true(again == rows);
+}
+
 static void interrupt(struct fixture *f)
 {
 	(void)f;
@@ -609,8 +776,8 @@ static void test_a_signal_stops_after_the_iteration(void **state)
 	f->act_at = 7;
 	open_run(f);
 	run(f);
-	assert_int_equal(f->end, TRAIN_INTERRUPTED);
-	assert_non_null(strstr(f->reason.text, "signal 15"));
+	assert_int_equal(f->run.end, TRAIN_INTERRUPTED);
+	assert_non_null(strstr(f->run.reason.text, "signal 15"));
 	assert_true(has_checkpoint(f, 7));
 	assert_int_equal(told(f, "train/loss", 7, NULL), 1);
 	assert_int_equal(told(f, "train/loss", 8, NULL), 0);
@@ -640,6 +807,15 @@ int main(void)
 		CASE(test_a_budget_of_tokens),
 		CASE(test_a_budget_of_time_goes_on_after_a_pause),
 		CASE(test_the_estimate_changes_nothing),
+		CASE(test_every_optimizer_passes_its_audit),
+		CASE(test_another_rate),
+		CASE(test_another_decay),
+		CASE(test_other_clipping),
+		CASE(test_another_rate_of_matrices),
+		CASE(test_a_forgotten_micro_batch),
+		CASE(test_validation_rows_that_are_missing),
+		CASE(test_forgotten_moments),
+		CASE(test_rows_are_recorded),
 		CASE(test_a_signal_stops_after_the_iteration),
 	};
 

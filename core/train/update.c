@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/util/processors.h"
+
 static int64_t batch_tokens(const struct update *u)
 {
 	return u->options->batch * u->workload->length;
@@ -73,11 +75,17 @@ static enum status allocate_losses(struct update *u, struct error *err)
 
 static enum status open_batches(struct update *u, struct error *err)
 {
-	const size_t n = (size_t)update_tokens(u);
+	const size_t runs = (size_t)u->n, n = runs * (size_t)update_tokens(u);
 
 	u->tokens = malloc(n * sizeof(*u->tokens));
 	u->targets = malloc(n * sizeof(*u->targets));
-	return u->tokens && u->targets ? OK : fail_memory(err, "batches", n * sizeof(*u->tokens));
+	u->scored = malloc(runs * sizeof(*u->scored));
+	u->given = calloc(runs, sizeof(*u->given));
+	u->run = malloc(runs * sizeof(*u->run));
+	u->weights = malloc(2 * runs * sizeof(*u->weights));
+	if (u->tokens && u->targets && u->scored && u->given && u->run && u->weights)
+		return OK;
+	return fail_memory(err, "batches", n * sizeof(*u->tokens));
 }
 
 static enum status open_losses(struct update *u, struct error *err)
@@ -86,9 +94,9 @@ static enum status open_losses(struct update *u, struct error *err)
 
 	u->n_losses = program_loss_count(u->training.p);
 	bytes = (size_t)update_losses(u) * sizeof(*u->losses);
-	u->seen_losses = malloc(bytes);
+	u->seen_losses = malloc((size_t)u->n * bytes);
 	u->losses = u->backend->alloc(u->backend, bytes);
-	return u->losses && u->seen_losses ? OK : fail_memory(err, "losses", bytes);
+	return u->losses && u->seen_losses ? OK : fail_alloc(u->backend, "losses", bytes, err);
 }
 
 static enum status join_ranks(struct update *u, struct error *err)
@@ -99,20 +107,23 @@ static enum status join_ranks(struct update *u, struct error *err)
 	return allocate_losses(u, err);
 }
 
-enum status update_open(struct update *u, const struct workload *workload,
-			const struct train_options *options, struct params *params,
-			const struct backend *backend, struct error *err)
+enum status update_open(struct update *u, const struct train_run *runs, int n,
+			struct params *params, const struct backend *backend, struct error *err)
 {
+	const struct train_options *options = &runs[0].options;
 	struct program_options train = options->program;
 
 	*u = (struct update){
-		.workload = workload,
+		.runs = runs,
+		.n = n,
+		.fillers = n > 1 ? usable_processors() : 1,
+		.workload = &runs[0].workload,
 		.options = options,
 		.backend = backend,
 		.ranks = options->shards ? shards_ranks(options->shards) : NULL,
 	};
 	train.train = true;
-	if (open_batches(u, err) != OK || workload_open(&u->training, workload, params,
+	if (open_batches(u, err) != OK || workload_open(&u->training, u->workload, params,
 							options->batch, backend, &train, err) != OK)
 		return FAIL;
 	share_losses(u);
@@ -128,24 +139,53 @@ void update_close(struct update *u)
 	free(u->seen_losses);
 	free(u->tokens);
 	free(u->targets);
+	free(u->scored);
+	free(u->given);
+	free(u->run);
+	free(u->weights);
 	free(u->own_losses);
 	free(u->all_losses);
 }
 
 /* --------------------------------------------------------------- the passes */
 
-/* Fill the rows of a micro-batch; returns the number of scored targets. */
-static int64_t fill_micro(struct update *u, int64_t iteration, int64_t micro)
+/* Where a row of a run lies among those of all runs: a micro-batch of all is uploaded at once. */
+static int64_t place_of(const struct update *u, int run, int64_t row)
 {
-	const int64_t T = u->workload->length, rows = u->options->batch, first = micro * rows;
+	const int64_t rows = u->options->batch, micro = row / rows;
+
+	return ((micro * u->n + run) * rows + row % rows) * u->workload->length;
+}
+
+static void fill_row(struct update *u, int run, int64_t iteration, int64_t row)
+{
+	const struct workload *w = &u->runs[run].workload;
+	const int64_t at = place_of(u, run, row);
+
+	w->train_row(w->context, (uint64_t)iteration, (uint64_t)row, u->tokens + at,
+		     u->targets + at);
+}
+
+static int64_t count_scored(const struct update *u, int run, int64_t first)
+{
+	const int32_t *targets = u->targets + place_of(u, run, first);
 	int64_t scored = 0;
 
-	for (int64_t row = first; row < first + rows; row++)
-		u->workload->train_row(u->workload->context, (uint64_t)iteration, (uint64_t)row,
-				       u->tokens + row * T, u->targets + row * T);
-	for (int64_t i = first * T; i < (first + rows) * T; i++)
-		scored += u->targets[i] >= 0;
+	for (int64_t i = 0; i < batch_tokens(u); i++)
+		scored += targets[i] >= 0;
 	return scored;
+}
+
+/* Fills the rows of a micro-batch of every run, and counts the scored targets. */
+static void fill_micro(struct update *u, int64_t iteration, int64_t micro)
+{
+	const int64_t rows = u->options->batch, first = micro * rows;
+
+#pragma omp parallel for schedule(static) num_threads(u->fillers) if (u->fillers > 1)
+	for (int64_t i = 0; i < u->n * rows; i++)
+		fill_row(u, (int)(i / rows), iteration, first + i % rows);
+	for (int run = 0; run < u->n; run++)
+		u->scored[run] += count_scored(u, run, first);
 }
 
 static enum status sum_over_ranks(struct update *u, int64_t *value, struct error *err)
@@ -166,25 +206,76 @@ static enum status sum_over_ranks(struct update *u, int64_t *value, struct error
 /* Fill the rows of this rank; count the scored targets of all. */
 static enum status fill_update(struct update *u, int64_t iteration, struct error *err)
 {
-	u->scored = 0;
+	const enum phase before = phases_enter(u->options->phases, PHASE_DATA);
+
+	memset(u->scored, 0, (size_t)u->n * sizeof(*u->scored));
 	for (int64_t round = 0; round < round_count(u); round++)
 		if (micro_of(u, round) < u->options->accumulate)
-			u->scored += fill_micro(u, iteration, micro_of(u, round));
-	return u->ranks ? sum_over_ranks(u, &u->scored, err) : OK;
+			fill_micro(u, iteration, micro_of(u, round));
+	phases_enter(u->options->phases, before);
+	return u->ranks ? sum_over_ranks(u, u->scored, err) : OK;
+}
+
+/* A loss is a mean over the scored targets of its own run. */
+static void weigh_losses(struct update *u)
+{
+	const int chosen = backend_choose(u->backend, REPLICAS_EACH);
+	const double each = 1 / (double)update_tokens(u);
+	float *narrow = (float *)u->weights;
+
+	for (int i = 0; i < u->n; i++) {
+		const double main = 1 / fmax((double)u->scored[i], 1);
+
+		if (u->training.g->type == F64) {
+			u->weights[2 * i] = main;
+			u->weights[2 * i + 1] = each;
+		} else {
+			narrow[2 * i] = (float)main;
+			narrow[2 * i + 1] = (float)each;
+		}
+	}
+	program_upload(u->training.p, u->training.io.weights, u->weights);
+	backend_choose(u->backend, chosen);
+}
+
+/* Sums up the rows of a micro-batch that are uploaded for this run. */
+static void sum_rows(struct update *u, int run, int64_t iteration, int64_t first)
+{
+	const int64_t T = u->workload->length;
+
+	for (int64_t row = first; row < first + u->options->batch; row++) {
+		const int64_t at = place_of(u, run, row);
+
+		data_sum_add_row(&u->given[run], (uint64_t)iteration, (uint64_t)row, u->tokens + at,
+				 u->targets + at, T);
+	}
+}
+
+static void feed_micro(struct update *u, int64_t iteration, int64_t micro, bool alone)
+{
+	const int64_t at = place_of(u, 0, micro * u->options->batch);
+	const int chosen = backend_choose(u->backend, REPLICAS_EACH);
+
+	token_program_feed(&u->training, u->tokens + at, u->targets + at);
+	backend_choose(u->backend, chosen);
+#pragma omp parallel for schedule(static) num_threads(u->fillers) if (u->fillers > 1)
+	for (int i = 0; i < u->n; i++)
+		sum_rows(u, i, iteration, micro * u->options->batch);
+	for (int i = 0; i < u->n; i++)
+		u->run[i] = (struct run){
+			.seed = u->runs[i].options.seed,
+			.iteration = (uint64_t)iteration,
+			.micro = (uint64_t)micro,
+			.alone = alone,
+		};
 }
 
 static enum status run_micro(struct update *u, int64_t iteration, int64_t round, struct error *err)
 {
-	const int64_t n = batch_tokens(u), micro = micro_of(u, round);
-	const struct run run = {
-		.seed = u->options->seed,
-		.iteration = (uint64_t)iteration,
-		.micro = (uint64_t)micro,
-		.alone = u->options->ordered_sum || round == 0,
-	};
+	const int64_t micro = micro_of(u, round);
 
-	token_program_feed(&u->training, u->tokens + micro * n, u->targets + micro * n);
-	if (program_run(u->training.p, &run, err) != OK)
+	feed_micro(u, iteration, micro, u->options->ordered_sum || round == 0);
+	if (program_run(u->training.p, u->run, err) != OK)
 		return FAIL;
 	program_collect_losses(u->training.p, u->losses + micro * u->n_losses);
 	return OK;
@@ -263,10 +354,10 @@ static enum status run_rounds(struct update *u, int64_t iteration, struct error 
 
 enum status update_run(struct update *u, int64_t iteration, struct error *err)
 {
+	memset(u->given, 0, (size_t)u->n * sizeof(*u->given));
 	if (fill_update(u, iteration, err) != OK)
 		return FAIL;
-	token_program_weigh(&u->training, 1 / fmax((double)u->scored, 1),
-			    1 / (double)update_tokens(u));
+	weigh_losses(u);
 	if (run_rounds(u, iteration, err) != OK)
 		return FAIL;
 	return u->ranks ? gather_losses(u, err) : OK;
@@ -290,20 +381,59 @@ static void parts_add(struct loss_parts *parts, const char *name, double value)
 	parts->total += value;
 }
 
-void update_read_losses(struct update *u, struct loss_parts *parts)
+void update_read_losses(struct update *u)
 {
-	const struct graph *g = u->training.g;
-	const double *value = u->seen_losses;
+	const int chosen = backend_choose(u->backend, REPLICAS_EACH);
 
-	*parts = (struct loss_parts){ 0 };
 	u->backend->download(u->backend, u->seen_losses, u->losses,
 			     (size_t)update_losses(u) * sizeof(*u->losses));
+	backend_choose(u->backend, chosen);
+}
+
+void update_loss_parts(const struct update *u, int i, struct loss_parts *parts)
+{
+	const struct graph *g = u->training.g;
+	const double *value = u->seen_losses + (size_t)i * (size_t)update_losses(u);
+
+	*parts = (struct loss_parts){ 0 };
 	for (int64_t micro = 0; micro < u->options->accumulate; micro++)
-		for (int i = 0; i < g->n_outputs; i++) {
-			const struct graph_output *o = &g->outputs[i];
+		for (int k = 0; k < g->n_outputs; k++) {
+			const struct graph_output *o = &g->outputs[k];
 			double share = from_head(u, o) ? 1 : (double)u->options->accumulate;
 
 			if (o->is_loss)
 				parts_add(parts, o->plain_name, o->loss_weight * *value++ / share);
 		}
+}
+
+static double main_loss(const struct update *u)
+{
+	const struct graph *g = u->training.g;
+
+	for (int i = 0; i < g->n_outputs; i++)
+		if (g->outputs[i].is_loss && strcmp(g->outputs[i].plain_name, "main") == 0)
+			return program_scalar(u->training.p, g->outputs[i].tensor);
+	return NAN;
+}
+
+enum status update_read_last(struct update *u, int i, double *trained, double *mean,
+			     struct error *err)
+{
+	const int64_t n = batch_tokens(u), micros = u->options->accumulate;
+	const int32_t *targets = u->targets + place_of(u, i, (micros - 1) * u->options->batch);
+	double *nll = malloc((size_t)n * sizeof(*nll)), sum = 0;
+	int chosen;
+
+	if (!nll)
+		return fail_memory(err, "losses", (size_t)n * sizeof(*nll));
+	chosen = backend_choose(u->backend, i);
+	program_read(u->training.p, u->training.io.nll, nll);
+	for (int64_t k = 0; k < n; k++)
+		if (targets[k] >= 0)
+			sum += nll[k];
+	free(nll);
+	*trained = main_loss(u);
+	backend_choose(u->backend, chosen);
+	*mean = sum / fmax((double)u->scored[i], 1);
+	return OK;
 }

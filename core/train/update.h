@@ -1,5 +1,5 @@
 /*
- * update - the passes of one update: forward and backward over its micro-batches.
+ * update - the passes of one update: forward and backward over its micro-batches, of all runs.
  *
  * The ranks of a run share the micro-batches.  Afterwards the gradients are in the parameters, or
  * in the shards, and every rank has the losses of all micro-batches.
@@ -7,19 +7,26 @@
 #ifndef CORE_TRAIN_UPDATE_H
 #define CORE_TRAIN_UPDATE_H
 
+#include "core/train/data_sum.h"
 #include "core/train/train.h"
 
 struct update {
-	const struct workload *workload;
+	const struct train_run *runs; /* by replica */
+	int n;
+	int fillers;			 /* threads that make rows */
+	const struct workload *workload; /* what the runs have in common */
 	const struct train_options *options;
 	const struct backend *backend;
 	struct ranks *ranks; /* NULL: this process is alone */
 	struct token_program training;
-	int32_t *tokens, *targets;	 /* [accumulate * batch, length] */
-	int64_t scored;			 /* targets */
-	int n_losses;			 /* of a micro-batch */
-	double *losses;			 /* device: of the micro-batches, one after another */
-	double *seen_losses;		 /* the same on the host */
+	struct run *run;	   /* by replica: what the kernels find of it */
+	int32_t *tokens, *targets; /* [accumulate, n, batch, length] */
+	int64_t *scored;	   /* targets, by replica */
+	struct data_sum *given;	   /* by replica: to this rank's programs, by the last update */
+	double *weights;	   /* [n, 2] of the losses, as the graph's type */
+	int n_losses;		   /* of a micro-batch */
+	double *losses;		   /* device: of the micro-batches, one after another */
+	double *seen_losses;	   /* the same on the host, replica by replica */
 	double *own_losses, *all_losses; /* by round and loss; by rank, round and loss */
 };
 
@@ -34,9 +41,8 @@ struct loss_parts {
 };
 
 /* What is pointed to must outlive the update.  After a failure update_close() is due as well. */
-enum status update_open(struct update *u, const struct workload *workload,
-			const struct train_options *options, struct params *params,
-			const struct backend *backend, struct error *err);
+enum status update_open(struct update *u, const struct train_run *runs, int n,
+			struct params *params, const struct backend *backend, struct error *err);
 void update_close(struct update *u);
 
 int64_t update_tokens(const struct update *u);
@@ -44,7 +50,12 @@ int update_losses(const struct update *u);
 
 enum status update_run(struct update *u, int64_t iteration, struct error *err);
 
-/* The losses of the last update. */
-void update_read_losses(struct update *u, struct loss_parts *parts);
+/* Reads the losses of the last update, of all replicas; then those of replica i. */
+void update_read_losses(struct update *u);
+void update_loss_parts(const struct update *u, int i, struct loss_parts *parts);
+
+/* Of the last micro-batch of replica i: the loss "main", and its mean by target. */
+enum status update_read_last(struct update *u, int i, double *trained, double *mean,
+			     struct error *err) MUST_CHECK;
 
 #endif

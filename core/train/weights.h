@@ -18,7 +18,7 @@ struct weight_names {
 /*
  * Load every parameter.  A tensor that only the file has, or a parameter that only
  * the model has, is an error unless weights_allowed(), or the tensor is redundant;
- * such a parameter keeps its value, and `note` is told.  A value that is not finite
+ * such a parameter keeps its value, and `note` is called.  A value that is not finite
  * is an error.  With NULL for `names` the
  * file's names are the model's.
  */

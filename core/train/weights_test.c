@@ -1,5 +1,5 @@
 /*
- * Weights from files: what is loaded, told and refused, and names that a file spells otherwise.
+ * Weights from files: what is loaded, reported and refused, and names that a file spells otherwise.
  */
 #include <math.h>
 

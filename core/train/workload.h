@@ -31,6 +31,8 @@ struct workload {
 	const char *const *components; /* names, ends with NULL; NULL: none */
 	double bytes_per_token;	       /* 0: unknown */
 	const char *layer_prefix;      /* records name layer N by this and N */
+	/* Runs what measure() reads, for all replicas at once; may be NULL. */
+	enum status (*probe)(void *context, struct error *err);
 	/* Further numbers to record at an evaluation; may be NULL. */
 	enum status (*measure)(void *context, struct metrics *m, int64_t iteration,
 			       struct error *err);

@@ -267,7 +267,7 @@ static struct symbol *look_up(struct config *c, const char *name, enum config_ty
 	if (s && s->type == type)
 		return s;
 	if (s)
-		fail(&err, "CONFIG_%s is %s, but %s is asked for", name, type_names[s->type],
+		fail(&err, "CONFIG_%s is %s, but %s is requested", name, type_names[s->type],
 		     type_names[type]);
 	else
 		fail(&err, "there is no symbol CONFIG_%s", name);

@@ -199,17 +199,17 @@ static void test_lookups_are_typed(void **state)
 	(void)state;
 	c = parsed(text);
 	config_bool(c, "N");
-	assert_failed(c, "CONFIG_N is an integer, but y or n is asked for");
+	assert_failed(c, "CONFIG_N is an integer, but y or n is requested");
 	config_free(c);
 
 	c = parsed(text);
 	config_int(c, "S");
-	assert_failed(c, "CONFIG_S is text, but an integer is asked for");
+	assert_failed(c, "CONFIG_S is text, but an integer is requested");
 	config_free(c);
 
 	c = parsed(text);
 	assert_string_equal(config_text(c, "B"), "");
-	assert_failed(c, "CONFIG_B is y or n, but text is asked for");
+	assert_failed(c, "CONFIG_B is y or n, but text is requested");
 	config_free(c);
 
 	c = parsed(text);
@@ -219,7 +219,7 @@ static void test_lookups_are_typed(void **state)
 
 	c = parsed(text);
 	config_int(c, "BIG");
-	assert_failed(c, "CONFIG_BIG is text, but an integer is asked for");
+	assert_failed(c, "CONFIG_BIG is text, but an integer is requested");
 	config_free(c);
 }
 

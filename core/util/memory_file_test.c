@@ -1,4 +1,5 @@
-/* A stream into memory: what lacks is told.  tools/kablate/fault_longtest.py lets allocations fail.
+/* A stream into memory: a lack of memory is reported.  tools/kablate/fault_longtest.py lets
+ * allocations fail.
  */
 #include <stdlib.h>
 #include <string.h>

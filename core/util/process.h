@@ -2,7 +2,7 @@
  * process - which process this is, and whether another one still lives.
  *
  * Systems give a process number again to later processes.  Host, boot, number and
- * time of birth together name one process for ever.
+ * start time together name one process for all time.
  */
 #ifndef CORE_UTIL_PROCESS_H
 #define CORE_UTIL_PROCESS_H

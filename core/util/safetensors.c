@@ -19,7 +19,7 @@
 #define LENGTH_SIZE 8
 #define MAX_HEADER 100000000  /* limit of the format */
 #define MAX_EXACT (1LL << 53) /* cJSON's numbers are doubles: integers below this are exact */
-#define PIECE (1 << 20)	      /* bytes asked for at a time when a tensor is filled by a function */
+#define PIECE (1 << 20)	      /* bytes requested at a time when a tensor is filled by a function */
 #define METADATA "__metadata__"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are copied as they are");
@@ -340,7 +340,7 @@ static enum status parse_header(struct safetensors *file, const char *text, size
 			    (long long)(end - text));
 	for (; end < text + size; end++)
 		if (!strchr(" \t\r\n", *end) || !*end)
-			return fail(err, "the header goes on after its JSON");
+			return fail(err, "the header continues after its JSON");
 	return refuse_duplicates(file->header, err);
 }
 

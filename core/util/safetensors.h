@@ -10,7 +10,7 @@
  * only liberty is a header that is not padded to a multiple of 8 bytes.
  *
  * A file may state its own SHA-256 in its metadata: of all its bytes, with zeros for
- * the digits of the hash.  Then one changed byte is noticed wherever the file is.
+ * the digits of the hash.  Then one changed byte is noticed even if the file was moved.
  */
 #ifndef CORE_UTIL_SAFETENSORS_H
 #define CORE_UTIL_SAFETENSORS_H

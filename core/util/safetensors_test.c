@@ -88,8 +88,8 @@ static void test_refuses_broken_files(void **state)
 		{ " {" A("[0,8]") "}", 8, "start with '{'" },
 		{ "[]", 0, "start with '{'" },
 		{ "{" A("[0,8]"), 8, "not valid JSON" },
-		{ "{" A("[0,8]") "} x", 8, "goes on" },
-		{ "{" A("[0,8]") "}{}", 8, "goes on" },
+		{ "{" A("[0,8]") "} x", 8, "continues" },
+		{ "{" A("[0,8]") "}{}", 8, "continues" },
 		/* extents */
 		{ "{" A("[0,8]") "}", 7, "7 bytes of data" },
 		{ "{" A("[0,8]") "}", 9, "9 bytes of data" },

@@ -11,10 +11,10 @@
 
 void signals_install(void);
 
-/* The signal that asked to stop, or 0. */
+/* The signal that requested a stop, or 0. */
 int signals_stop(void);
 
-/* Was a checkpoint asked for since the last call? */
+/* Was a checkpoint requested since the last call? */
 bool signals_save(void);
 
 #endif

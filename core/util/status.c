@@ -67,7 +67,7 @@ enum status fail_prefix(struct error *err, const char *format, ...)
 
 enum status fail_memory(struct error *err, const char *what, unsigned long long bytes)
 {
-	return fail(err, "%s" OUT_OF_MEMORY "%llu bytes asked for)", what, bytes);
+	return fail(err, "%s" OUT_OF_MEMORY "%llu bytes requested)", what, bytes);
 }
 
 bool is_lack_of_memory(const struct error *err)

@@ -39,7 +39,7 @@ enum status fail_prefix(struct error *err, const char *format, ...) PRINTF_LIKE(
 /* The one text for an allocation that did not succeed. */
 enum status fail_memory(struct error *err, const char *what, unsigned long long bytes);
 
-/* Is it that text?  Then what was asked for may be right, but could not be judged. */
+/* Is it that text?  Then the request may be right, but could not be judged. */
 bool is_lack_of_memory(const struct error *err);
 
 #endif

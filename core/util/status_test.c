@@ -119,7 +119,7 @@ static void test_memory_says_how_much(void **state)
 
 	(void)state;
 	assert_int_equal(fail_memory(&err, "arena", 1ull << 40), FAIL);
-	assert_string_equal(err.text, "arena: out of memory (1099511627776 bytes asked for)");
+	assert_string_equal(err.text, "arena: out of memory (1099511627776 bytes requested)");
 	assert_true(is_lack_of_memory(&err));
 	fail_prefix(&err, "h.0");
 	assert_true(is_lack_of_memory(&err));

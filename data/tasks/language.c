@@ -16,7 +16,7 @@
  *   comes with probability 1/span before every further token, and always
  *   before what is not quoted (brackets, other quotes).
  *
- * A token announces each choice, so the text so far tells the generator's
+ * A token announces each choice, so the text so far determines the generator's
  * state, and the probability of each token given all before it is exact.
  * Minus its logarithm is the row's floor.  A choice that is impossible at a
  * place (ASK without facts, CLOSE without brackets, ..) leaves its share to

@@ -120,7 +120,7 @@ static void read_next(struct reader *r)
 	assert_true(r->depth <= 4);
 }
 
-/* What a reader is told about a token is what its generator said. */
+/* What a reader gets about a token is what its generator wrote. */
 static void test_components_can_be_read(void **state)
 {
 	struct fixture f;

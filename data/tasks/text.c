@@ -19,6 +19,8 @@
 
 struct text {
 	struct tokens *train, *valid;
+	const char *component[DATASET_COMPONENTS + 1]; /* their names; ends with NULL */
+	uint64_t component_end[DATASET_COMPONENTS];    /* of each in the validation tokens */
 };
 
 static void fill(const struct source *s, const struct tokens *tokens, uint64_t start,
@@ -38,13 +40,27 @@ static void text_train(const struct source *s, uint64_t iteration, uint64_t row,
 	     out);
 }
 
+static void fill_components(const struct source *s, uint64_t start, uint8_t *component)
+{
+	const struct text *x = s->state;
+	uint8_t now = 0;
+
+	for (int64_t t = 0; t < s->length; t++) {
+		while (start + (uint64_t)t + 1 >= x->component_end[now])
+			now++;
+		component[t] = now;
+	}
+}
+
 static void text_valid(const struct source *s, uint64_t index, struct row *out)
 {
 	const struct text *x = s->state;
+	uint64_t start = window_valid_start(index, s->valid_rows, tokens_count(x->valid),
+					    (uint64_t)s->length);
 
-	fill(s, x->valid,
-	     window_valid_start(index, s->valid_rows, tokens_count(x->valid), (uint64_t)s->length),
-	     out);
+	fill(s, x->valid, start, out);
+	if (s->components && out->component)
+		fill_components(s, start, out->component);
 }
 
 static uint64_t text_stream_length(const struct source *s)
@@ -103,23 +119,30 @@ static enum status measure_bytes(struct source *s, const uint64_t *counts, struc
 static enum status measure(struct source *s, struct error *err)
 {
 	const struct text *x = s->state;
+	const struct dataset *d = tokens_dataset(x->valid);
 	size_t vocab = (size_t)s->vocab, length = (size_t)s->length;
-	size_t size = vocab * sizeof(uint64_t) + 2 * length * sizeof(int32_t);
-	uint64_t *counts = calloc(1, size);
+	size_t parts = s->components ? d->components : 0;
+	size_t size = (parts + 1) * vocab * sizeof(uint64_t) + length * (2 * sizeof(int32_t) + 1);
+	uint64_t *counts = calloc(1, size), *part = counts + vocab;
 	struct row row = { 0 };
 	enum status status = OK;
 
 	if (!counts)
 		return fail_memory(err, "text", size);
-	row.tokens = (int32_t *)(counts + vocab);
+	row.tokens = (int32_t *)(part + parts * vocab);
 	row.targets = row.tokens + length;
+	row.component = (uint8_t *)(row.targets + length);
 	for (uint64_t i = 0; i < s->valid_rows; i++) {
 		text_valid(s, i, &row);
 		for (size_t t = 0; t < length; t++)
 			counts[row.targets[t]]++;
+		for (size_t t = 0; t < length && parts; t++)
+			part[row.component[t] * vocab + (size_t)row.targets[t]]++;
 	}
 	s->chance = guess_loss(counts, vocab);
-	if (tokens_dataset(x->valid))
+	for (size_t i = 0; i < parts; i++)
+		s->component_chance[i] = guess_loss(part + i * vocab, vocab);
+	if (d)
 		status = measure_bytes(s, counts, err);
 	free(counts);
 	return status;
@@ -135,7 +158,7 @@ static enum status choose_vocab(struct source *s, int64_t model_vocab, struct er
 
 	if (!model_vocab && !d)
 		return fail(err, "MODEL_VOCAB=0: token files without " DATASET_FILE
-				 " do not tell their vocabulary, so it must be given");
+				 " do not name their vocabulary, so it must be given");
 	s->vocab = model_vocab ? model_vocab : d->vocabulary;
 	return OK;
 }
@@ -164,6 +187,23 @@ static void identify(struct source *s)
 	sha256_hex(&sha, s->hash);
 }
 
+/* The components of the validation files, if the pattern names all of them. */
+static void find_components(struct source *s)
+{
+	struct text *x = s->state;
+	const struct dataset *d = tokens_dataset(x->valid);
+	uint64_t end = 0;
+
+	if (!d || d->components < 2 || d->split[SPLIT_VALID].tokens != tokens_count(x->valid))
+		return;
+	for (size_t i = 0; i < d->components; i++) {
+		end += d->component[i].tokens[SPLIT_VALID];
+		x->component[i] = d->component[i].name;
+		x->component_end[i] = end;
+	}
+	s->components = x->component;
+}
+
 static enum status text_open(struct source *s, struct config *c, struct error *err)
 {
 	struct text *x = calloc(1, sizeof(*x));
@@ -185,6 +225,7 @@ static enum status text_open(struct source *s, struct config *c, struct error *e
 	    tokens_open(valid, (uint32_t)s->vocab, least, &x->valid, err) || choose_rows(s, err))
 		return FAIL;
 	identify(s);
+	find_components(s);
 	return measure(s, err);
 }
 

@@ -1,10 +1,12 @@
 /* Tests of the text task: windows of files that the test writes. */
 #include <dirent.h>
+#include <math.h>
 #include <unistd.h>
 
 #include "data/dataset.h"
 #include "data/tasks/fixture.h"
 #include "data/tokens.h"
+#include "data/windows.h"
 
 #define T 16
 #define TRAIN_TOKENS 1000
@@ -237,6 +239,51 @@ static void test_prepared_data(void **state)
 	dataset_free(&d);
 }
 
+/* A row that lies in two components says of each target in which. */
+static void test_components(void **state)
+{
+	struct dataset d = {
+		.tokenizer = "bytes",
+		.vocabulary = 257,
+		.end_of_text = -1,
+		.source_files = 2,
+		.component = { { "code", { 600, 300 } }, { "prose", { 400, 200 } } },
+		.components = 2,
+	};
+	enum { LENGTH = 4 }; /* the fixture evaluates 64 rows */
+	int32_t tokens[LENGTH], targets[LENGTH];
+	uint8_t component[LENGTH];
+	struct row row = { tokens, targets, component, NULL };
+	struct files files;
+	struct fixture f;
+	int of_code = 0;
+
+	(void)state;
+	memset(d.source_sha256, '0', sizeof(d.source_sha256) - 1);
+	make_files(&files);
+	empty(&files);
+	write_prepared(&files, &d);
+	fixture_open(&f, "text", LENGTH, symbols(&files, 0), 1);
+	assert_string_equal(f.source.components[0], "code");
+	assert_string_equal(f.source.components[1], "prose");
+	assert_null(f.source.components[2]);
+	assert_true(isfinite(f.source.component_chance[1]) &&
+		    f.source.component_chance[1] < f.source.chance + 1);
+	for (uint64_t i = 0; i < f.source.valid_rows; i++) {
+		uint64_t start = window_valid_start(i, f.source.valid_rows, VALID_TOKENS, LENGTH);
+
+		source_valid(&f.source, i, &row);
+		for (uint64_t t = 0; t < LENGTH; t++) {
+			assert_int_equal(component[t], start + t + 1 >= 300);
+			of_code += component[t] == 0;
+		}
+	}
+	assert_in_range(of_code, 1, f.source.valid_rows * LENGTH - 1);
+	fixture_close(&f);
+	remove_files(&files);
+	dataset_free(&d);
+}
+
 /* Training ids must lie in the vocabulary that the side file gives the model. */
 static void test_prepared_ids_beyond_the_vocabulary(void **state)
 {
@@ -275,6 +322,7 @@ int main(void)
 		cmocka_unit_test(test_validation_windows),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_prepared_data),
+		cmocka_unit_test(test_components),
 		cmocka_unit_test(test_prepared_ids_beyond_the_vocabulary),
 		cmocka_unit_test(test_another_vocabulary),
 	};

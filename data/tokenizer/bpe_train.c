@@ -149,7 +149,7 @@ static void pair_vanishes(struct trainer *t, uint32_t pair, uint32_t word)
 	info->count -= t->word[word].count;
 }
 
-/* Replace (left, right) by id wherever it stands in the word. */
+/* Replace every (left, right) of the word by id. */
 static enum status merge_in_word(struct trainer *t, uint32_t w, struct bpe_merge merge,
 				 uint16_t new, struct error *err)
 {

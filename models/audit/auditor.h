@@ -51,7 +51,7 @@ enum status auditor_open_small(const struct auditor *a, const struct model *m,
 int64_t auditor_training_length(const struct auditor *a);
 size_t auditor_small_logits(const struct auditor *a); /* how many they are */
 
-/* Random tokens.  A batch has the same tokens whenever its number is asked for. */
+/* Random tokens.  A batch has the same tokens each time its number is requested. */
 void auditor_draw_tokens(const struct auditor *a, uint64_t number, int32_t *tokens, int64_t count);
 
 /* Computes the losses and gradients of a batch; the second form sets the seed of dropout. */

@@ -26,7 +26,7 @@ static int64_t rank(const double *row, int64_t n, int64_t j)
 	int64_t before = 0;
 
 	for (int64_t i = 0; i < n; i++)
-		before += row[i] > row[j] || (row[i] == row[j] && i < j);
+		before += row[i] > row[j] || (i < j && row[i] == row[j]);
 	return before;
 }
 

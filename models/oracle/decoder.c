@@ -70,42 +70,44 @@ static double *final_norm(struct oracle *o, const double *x)
 
 /* ---------------------------------------------------------------- attention */
 
-/* 2^(-8i/m), i = 1..m, with m the power of two <= H; then every second one of 2m. */
-static double alibi_slope(int64_t head, int64_t H)
+/* cap tanh(s / cap), or s where there is no cap */
+static double capped(double s, double cap)
 {
-	int64_t m = 1;
-
-	while (2 * m <= H)
-		m *= 2;
-	if (head < m)
-		return pow(2, -8.0 * (double)(head + 1) / (double)m);
-	return pow(2, -8.0 * (double)(2 * (head - m) + 1) / (double)(2 * m));
+	return cap > 0 ? cap * tanh(s / cap) : s;
 }
 
-/* Scores of the keys 0..i become probabilities; later keys get none. */
-static void softmax_row(double *s, int64_t i, int64_t T, double slope)
+/* Does query i see key j?  A window holds the query's own key. */
+static bool sees(const struct oracle *o, int64_t i, int64_t j)
 {
+	if (j > i)
+		return false;
+	return !oracle_switch(o, "ATTENTION_WINDOWED") ||
+	       i - j < config_int(o->config, "ATTENTION_WINDOW") ||
+	       j < config_int(o->config, "ATTENTION_SINKS");
+}
+
+/* Scores of the keys 0..i become probabilities; keys that are not seen get none. */
+static void softmax_row(struct oracle *o, double *s, int64_t h, int64_t i)
+{
+	const double cap = config_real(o->config, "ATTENTION_SOFTCAP");
 	double most = -INFINITY, sum = 0;
 
-	for (int64_t j = 0; j <= i; j++) {
-		s[j] -= slope * (double)(i - j);
+	for (int64_t j = 0; j < o->T; j++) {
+		if (o->position && j <= i)
+			s[j] += o->position->bias(o, h, i - j);
+		s[j] = sees(o, i, j) ? capped(s[j], cap) : -INFINITY;
 		most = fmax(most, s[j]);
 	}
-	for (int64_t j = 0; j <= i; j++) {
-		s[j] = exp(s[j] - most);
-		sum += s[j];
-	}
-	for (int64_t j = 0; j < T; j++)
-		s[j] = j <= i ? s[j] / sum : 0;
+	for (int64_t j = 0; j <= i; j++)
+		sum += exp(s[j] - most);
+	for (int64_t j = 0; j < o->T; j++)
+		s[j] = exp(s[j] - most) / sum;
 }
 
 static void softmax(struct oracle *o, double *s)
 {
-	const bool alibi = oracle_is(o, "POS", "alibi");
-
 	for (int64_t r = 0; r < o->B * o->H * o->T; r++)
-		softmax_row(s + r * o->T, r % o->T, o->T,
-			    alibi ? alibi_slope(r / o->T % o->H, o->H) : 0);
+		softmax_row(o, s + r * o->T, r / o->T % o->H, r % o->T);
 }
 
 /* out[b,i,h] = sum over j of prob[b,h,i,j] v[b,j,h] */
@@ -139,20 +141,31 @@ static void gate_outputs(struct oracle *o, const double *x, double *heads)
 		heads[i] *= oracle_sigmoid(g[i / (o->E / gates)]);
 }
 
-static double *attention(struct oracle *o, const double *x)
+static void attend(struct oracle *o, const double *x, double *heads)
 {
 	double *scores = oracle_array(o, o->B * o->H * o->T * o->T);
 	double *values = oracle_array(o, o->B * o->T * o->E);
+
+	if (o->failed)
+		return;
+	o->attention->attend(o, x, scores, values);
+	softmax(o, scores);
+	o->prob = scores;
+	mix_values(o, values, heads);
+}
+
+static double *attention(struct oracle *o, const double *x)
+{
 	double *heads = oracle_array(o, o->B * o->T * o->E);
 
 	o->part = "attn.";
 	o->latent = NULL;
 	if (!x || o->failed)
 		return NULL;
-	o->attention->attend(o, x, scores, values);
-	softmax(o, scores);
-	o->prob = scores;
-	mix_values(o, values, heads);
+	if (o->attention->mix)
+		o->attention->mix(o, x, heads);
+	else
+		attend(o, x, heads);
 	gate_outputs(o, x, heads);
 	for (int i = 0; i < o->n_mechanisms; i++)
 		if (o->mechanism[i]->heads && o->in[i].value)

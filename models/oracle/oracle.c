@@ -4,6 +4,7 @@
 #include <string.h>
 
 REGISTERED(oracle_attentions, oracle_attention);
+REGISTERED(oracle_positions, oracle_position);
 REGISTERED(oracle_ffns, oracle_ffn);
 REGISTERED(oracle_mechanisms, oracle_mechanism);
 
@@ -66,6 +67,13 @@ static void insert_mechanism(struct oracle *o, const struct oracle_mechanism *m)
 	o->mechanism[at] = m;
 }
 
+/* Positions that are no bias of distances. */
+static bool knows_position(struct oracle *o)
+{
+	return oracle_is(o, "POS", "learned") || oracle_is(o, "POS", "rope") ||
+	       oracle_is(o, "POS", "none");
+}
+
 static void find_parts(struct oracle *o, char missing[64])
 {
 	missing[0] = '\0';
@@ -73,6 +81,10 @@ static void find_parts(struct oracle *o, char missing[64])
 	     v < __stop_oracle_attentions; v++)
 		if (oracle_is(o, "ATTENTION", (*v)->name))
 			o->attention = *v;
+	for (const struct oracle_position *const *v = __start_oracle_positions;
+	     v < __stop_oracle_positions; v++)
+		if (oracle_is(o, "POS", (*v)->name))
+			o->position = *v;
 	for (const struct oracle_ffn *const *v = __start_oracle_ffns; v < __stop_oracle_ffns; v++)
 		if (oracle_is(o, "FFN", (*v)->name))
 			o->ffn = *v;
@@ -82,6 +94,8 @@ static void find_parts(struct oracle *o, char missing[64])
 			insert_mechanism(o, *v);
 	if (!o->attention)
 		snprintf(missing, 64, "attention '%s'", config_text(o->config, "ATTENTION"));
+	else if (!o->position && !knows_position(o))
+		snprintf(missing, 64, "positions '%s'", config_text(o->config, "POS"));
 	else if (!o->ffn)
 		snprintf(missing, 64, "feed-forward '%s'", config_text(o->config, "FFN"));
 }
@@ -204,25 +218,29 @@ static struct oracle_weight *find_weight(struct oracle *o, const char *name)
 	return NULL;
 }
 
-const double *oracle_weights(struct oracle *o, const char *name, int64_t count)
+const double *oracle_shared_weights(struct oracle *o, const char *name, int64_t count)
 {
-	struct oracle_weight *w;
-	char full[120];
+	struct oracle_weight *w = find_weight(o, name);
 
-	if (o->layer < 0)
-		snprintf(full, sizeof(full), "%s", name);
-	else
-		snprintf(full, sizeof(full), "h.%lld.%s%s", (long long)o->layer, o->part, name);
-	w = find_weight(o, full);
 	if (!w)
-		oracle_fail(o, "the model has no parameter '%s'", full);
+		oracle_fail(o, "the model has no parameter '%s'", name);
 	else if (w->count != count)
-		oracle_fail(o, "'%s' has %lld numbers, not %lld", full, (long long)w->count,
+		oracle_fail(o, "'%s' has %lld numbers, not %lld", name, (long long)w->count,
 			    (long long)count);
 	if (o->failed)
 		return NULL;
 	w->used = true;
 	return w->values;
+}
+
+const double *oracle_weights(struct oracle *o, const char *name, int64_t count)
+{
+	char full[120];
+
+	if (o->layer < 0)
+		return oracle_shared_weights(o, name, count);
+	snprintf(full, sizeof(full), "h.%lld.%s%s", (long long)o->layer, o->part, name);
+	return oracle_shared_weights(o, full, count);
 }
 
 double *oracle_keep(struct oracle *o, const double *values, int64_t n)

@@ -31,7 +31,15 @@ struct oracle_attention {
 	 * softmax; and values [B,T,H,D].
 	 */
 	void (*attend)(struct oracle *o, const double *x, double *scores, double *values);
+	/* Instead: x -> the outputs of the heads [B,T,H,D], which are 0 before. */
+	void (*mix)(struct oracle *o, const double *x, double *heads);
 	bool projection_bias; /* c_proj has a bias where the model has biases */
+};
+
+struct oracle_position {
+	const char *name; /* as in CONFIG_POS */
+	/* What a distance adds to the scores of a head. */
+	double (*bias)(struct oracle *o, int64_t head, int64_t distance);
 };
 
 struct oracle_ffn {
@@ -92,6 +100,7 @@ struct oracle {
 	int64_t routed; /* k of these */
 	double route_gap;
 	const struct oracle_attention *attention;
+	const struct oracle_position *position; /* or NULL */
 	const struct oracle_ffn *ffn;
 	const struct oracle_mechanism *mechanism[ORACLE_MECHANISMS];
 	int n_mechanisms;
@@ -160,6 +169,9 @@ double *oracle_array(struct oracle *o, int64_t n);
 /* The weight of this name, after the prefix of layer and part, or NULL. */
 const double *oracle_weights(struct oracle *o, const char *name, int64_t count);
 
+/* The weight of this name, which all layers share, or NULL. */
+const double *oracle_shared_weights(struct oracle *o, const char *name, int64_t count);
+
 /* y += x w, with x [rows,in] and w [in,out] */
 void oracle_product(const double *x, int64_t rows, int64_t in, const double *w, int64_t out,
 		    double *y);
@@ -201,6 +213,7 @@ static inline double oracle_sigmoid(double x)
 }
 
 #define ORACLE_ATTENTION(object) REGISTER("oracle_attentions", oracle_attention, object)
+#define ORACLE_POSITION(object) REGISTER("oracle_positions", oracle_position, object)
 #define ORACLE_FFN(object) REGISTER("oracle_ffns", oracle_ffn, object)
 #define ORACLE_MECHANISM(object) REGISTER("oracle_mechanisms", oracle_mechanism, object)
 

@@ -15,7 +15,7 @@ from end to end, causal work counted once.  Memory: the peak of the process whil
 that of the smallest form; "rest" is the part beyond 16 bytes per parameter (weight, gradient and two
 moments).  PyTorch's memory includes the library itself, which is also shown separately.
 
-On a GPU several iterations are asked for and waited for once.  The ceilings are PyTorch's products of
+On a GPU several iterations are issued and waited for once.  The ceilings are PyTorch's products of
 8192 x 8192 matrices and its copy of 2 GiB.  The work of a token is 6 N + 12 layers T E operations, N
 being all parameters.  Of the bandwidth counts what our ops read and write if none is fused with another.
 Memory is that of our blocks beside what the fastest form allocated, and what each process takes of the
@@ -161,7 +161,7 @@ class Bench:
         return result
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- what is printed
 
 def machine(bench):
     if bench.backend != "cpu":
@@ -245,7 +245,7 @@ def run(args):
     print(about_text(about) + "\n", flush=True)
     if not bench.torch:
         print(f"{args.torch} has no torch (TORCH_PYTHON= names another): our columns only\n")
-    elif args.backend == "cpu":     # on a GPU the losses of ten updates tell
+    elif args.backend == "cpu":     # on a GPU the losses of ten updates decide
         check(bench, todo)
     wanted = [(row, precision) for row in todo for precision in bench_rows.precisions(row, args.precision)
               if bench_rows.knows(bench.tree, precision)]

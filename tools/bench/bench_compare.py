@@ -112,7 +112,13 @@ class Comparison(Party):
             return None
         return bench_forms.next_form(self.forms_now(), self.bench.backend, self.result.precision,
                                      self.values.get("RA_MLA_MLP_CROSS_TOKEN") == "y", self.result.tokens,
-                                     self.bench.patterns)
+                                     self.bench.patterns, flex=self.has_terms(),
+                                     explicit=self.values["ATTENTION"] == "differential")
+
+    def has_terms(self):
+        """Scores that PyTorch computes by FlexAttention (bench_torch_model.py)."""
+        return self.values["POS"] in ("alibi", "t5") or self.values.get("ATTENTION_WINDOWED") == "y" or \
+            float(self.values.get("ATTENTION_SOFTCAP", 0)) > 0
 
     def reason(self, lost, deadline):
         """Why a form has no time.  Late, and worth another try: its time was over, or others had the memory."""
@@ -136,7 +142,7 @@ class Comparison(Party):
         return peer
 
     def start_again(self, form):
-        """A form of an earlier run: its time now tells the pace of this one.  None: it failed, and the result says why."""
+        """A form of an earlier run: its time now shows the pace of this one.  None: it failed, and the result says why."""
         before = self.result.forms[form]["seconds"]
         self.old.remove(form)
         self.say(f"{form} was the fastest: it starts again")
@@ -156,7 +162,7 @@ class Comparison(Party):
         return {}
 
     def forms_now(self):
-        """Times of another GPU or day tell which form was faster.  They count at the pace of this run."""
+        """Times of another GPU or day show which form was faster.  They count at the pace of this run."""
         def now(form, found):
             if form not in self.old or "seconds" not in found:
                 return found

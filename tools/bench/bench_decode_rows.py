@@ -7,7 +7,7 @@ A step reads every weight and the whole cache once, so its limit is these bytes 
 The bytes are those that PyTorch's model has in the same precision; where it has no such model, those of our
 weights in that precision, and of our cache.  The bandwidth is our own reading on the CPU, and PyTorch's copy on a GPU:
 there our reading is a search for NaN, which is slower.  Without PyTorch a GPU has no limit.
-Each batch and context is measured by processes of its own, which take turns: what does not fit is told,
+Each batch and context is measured by processes of its own, which take turns: what does not fit is reported,
 and the rest goes on.  With --at-once several are prepared together.  Both sides say when they are about to take time
 (--turns), and all others are stopped until it is taken.  Results of several runs collect in DIR/bench/decode-BACKEND.json.
 """
@@ -31,7 +31,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 LIMIT = 300     # seconds of one process
 SPARE = 1.5     # of a cache in every layer, as wide as the model, what a process may take at most ...
 SPARE_BYTES = 4 << 30   # ... and besides, for weights, libraries and context
-HEAD = ("row", "precision", "batch", "context", "tokens/s", "PyTorch's", "ratio", "limit", "reached", "asked",
+HEAD = ("row", "precision", "batch", "context", "tokens/s", "PyTorch's", "ratio", "limit", "reached", "aim",
         "PyTorch reached", "its form")
 
 

@@ -177,7 +177,7 @@ class Step:
 
 
 def attempt(times, form, measure):
-    """A form that fails is told and does not compete."""
+    """A form that fails is reported and does not compete."""
     try:
         times[form] = measure()
     except Exception as reason:  # whatever a compiler or a kernel finds

@@ -11,6 +11,7 @@ import os
 
 TORCH_TOOL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench_torch.py")
 CPU_FORMS = ("eager sdpa", "eager plain", "compiled sdpa", "compiled plain")
+EXPLICIT_FORMS = ("eager plain",)   # of attention from general ops: the same formula, op by op
 ATTENTIONS = {"bfloat16": ("sdpa-cudnn", "sdpa-flash", "sdpa-efficient"), "float32": ("sdpa-efficient",)}
 SLOW_ATTENTIONS = ("plain", "sdpa-math")    # where nothing reads the probabilities
 GPU_WAYS = ("graph", "autotuned", "reduce-overhead", "autotuned-graph", "compiled", "max-autotune", "eager")
@@ -31,11 +32,11 @@ def fastest(tried):
     return min(times, key=lambda form: (not tried[form].get("agrees", True), times[form]), default=None)
 
 
-def gpu_forms(tried, precision, routed, tokens):
+def gpu_forms(tried, precision, routed, tokens, flex=False):
     """The forms in the order in which they are tried; what comes later depends on what was fastest."""
     small = tokens <= SMALL_TOKENS
     first = "graph" if small else "compiled"
-    attentions = [*ATTENTIONS[precision], *(("plain",) if routed or small else ())]
+    attentions = ["flex"] if flex else [*ATTENTIONS[precision], *(("plain",) if routed or small else ())]
     yield from (f"{first} {attention}" for attention in attentions)
 
     def best():
@@ -53,12 +54,14 @@ def gpu_forms(tried, precision, routed, tokens):
         yield (form := " ".join([way, *words]))
         if fails(tried.get(form)) and others:
             yield " ".join([way, others[0], *words[1:]])
-    yield from (f"{first} {attention}" for attention in SLOW_ATTENTIONS)
+    yield from (f"{first} {attention}" for attention in SLOW_ATTENTIONS if not flex)
 
 
-def next_form(tried, backend, precision, routed=False, tokens=0, patterns="*"):
+def next_form(tried, backend, precision, routed=False, tokens=0, patterns="*", flex=False,
+              explicit=False):
     """The form to be tried next, or None."""
-    forms = CPU_FORMS if backend == "cpu" else gpu_forms(tried, precision, routed, tokens)
+    forms = EXPLICIT_FORMS if explicit else CPU_FORMS if backend == "cpu" else \
+        gpu_forms(tried, precision, routed, tokens, flex)
     return next((form for form in forms if form not in tried and
                  any(fnmatch.fnmatch(form, pattern) for pattern in patterns.split(","))), None)
 

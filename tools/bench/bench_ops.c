@@ -8,7 +8,7 @@
  * itself and with cold caches.  The least time it could take is the larger of
  * its operations over the first ceiling and its bytes over the second; "of
  * ceiling" is that least time over the median time.  A linear layer is also
- * compared with its bare products; both are measured in turn.
+ * compared with its bare products; both are measured alternately.
  *
  * An op that reads and writes every element once may still be bound by its
  * arithmetic.  "In cache" tells: it is what "of ceiling" would be if every thread

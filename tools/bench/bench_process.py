@@ -1,4 +1,4 @@
-"""A process that computes only while it is asked: one side of a comparison.
+"""A process that computes only on request: one side of a comparison.
 
 It prints a line of JSON when it is ready, and answers each line of its standard input with another.
 """
@@ -16,7 +16,7 @@ import time
 TURN = 1.5          # seconds that one side computes before the other's turn
 MOST = {"cpu": 50, "cuda": 500}     # iterations of a turn, at most
 WARM_UP = {"cpu": 2, "cuda": 10}    # updates: the first takes memory, compiles; their losses are compared
-TRIED = {"cpu": 2, "cuda": 10}      # iterations that tell how long one takes
+TRIED = {"cpu": 2, "cuda": 10}      # iterations that show how long one takes
 PATIENCE = 30       # seconds until a silent process is mentioned
 REASON = re.compile(r"^[\w.]*(Error|Exception|Exit|Interrupt)\b.*")
 
@@ -33,7 +33,7 @@ def last_line(log):
 
 
 class Process:
-    """Answers numbers of iterations with times; computes only while asked."""
+    """Answers numbers of iterations with times; computes only on request."""
 
     def __init__(self, command, log, processors, backend="cpu", deadline=None, say=lambda text: None,
                  environment=None):
@@ -52,7 +52,7 @@ class Process:
     def wait_until_ready(self):
         try:
             self.about = self.read()
-        except BaseException:   # also if this program is told to end
+        except BaseException:   # also if this program gets a signal to end
             self.kill()
             raise
 
@@ -190,6 +190,6 @@ def ask_driver(field):
 
 
 def gpu_bytes(which="used"):
-    """Memory of the first GPU, used by all processes or total; None: nobody tells."""
+    """Memory of the first GPU, used by all processes or total; None: unknown."""
     mebibytes = ask_driver(f"memory.{which}")
     return int(mebibytes) << 20 if mebibytes and mebibytes.isdigit() else None

@@ -8,7 +8,7 @@
  * B = 1, T = 1024).  They include the packing of activations; weights are packed
  * before if training does so.  The best of many runs counts, because something
  * disturbed the slower ones.  Results in float are compared with the BLAS, which
- * takes turns; results in bfloat16 with the plain form.  The exit status tells
+ * takes turns; results in bfloat16 with the plain form.  The exit status says
  * whether all agree to PANEL_TOLERANCE.
  */
 #include <math.h>

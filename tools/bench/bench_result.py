@@ -75,7 +75,7 @@ class Result:
         return self.ratio()[0] >= self.asked if self.asked and self.ratio() else None
 
     def forbidden(self):
-        """Is more asked for than the speed of large products allows?  (Products of our own may be faster.)"""
+        """Is the aim above the speed of large products?  (Products of our own may be faster.)"""
         return bool(self.asked and self.backend == "cpu" and self.flops and self.bound()
                     and self.bound()[0] < self.asked)
 
@@ -87,7 +87,7 @@ class Result:
                    for i, most in zip((0, -1), TOLERANCE[self.precision]))
 
     def is_best_form(self):
-        """Can PyTorch's form be its best?  None: nobody knows."""
+        """Can PyTorch's form be its best?  None: unknown."""
         least = BEST_FORM.get((self.row, self.precision))
         if not least or self.backend != "cuda" or not self.theirs():
             return None
@@ -97,9 +97,9 @@ class Result:
 # ---------------------------------------------------------------- cells
 
 CPU_HEAD = ("row", "precision", "ours ms", "tokens/s", "of ceiling", "PyTorch ms", "its form", "ratio", "bound",
-            "asked", "peak MiB", "PyTorch's", "rest MiB", "PyTorch's", "import torch")
+            "aim", "peak MiB", "PyTorch's", "rest MiB", "PyTorch's", "import torch")
 GPU_HEAD = ("row", "precision", "ours ms", "tokens/s", "of products", "of copies", "PyTorch ms", "tokens/s",
-            "of products", "its form", "ratio", "asked", "peak MiB", "PyTorch's", "process MiB", "PyTorch's",
+            "of products", "its form", "ratio", "aim", "peak MiB", "PyTorch's", "process MiB", "PyTorch's",
             "loss", "PyTorch's", "date")
 
 
@@ -174,7 +174,7 @@ def cpu_lines(r):
     yield f"    ours     {c['ours ms']:>26} ms{rates}"
     if r.theirs():
         yield (f"    PyTorch  {c['PyTorch ms']:>26} ms  {c['its form']};  ratio {c['ratio']}, "
-               f"bound {c['bound'] or '-'}, asked {c['asked'] or '-'}")
+               f"bound {c['bound'] or '-'}, aim {c['aim'] or '-'}")
         if r.processor_ratio():
             yield f"    processor time alone: ratio {spread(r.processor_ratio(), '{:.2f}')}"
     if r.peak:
@@ -190,7 +190,7 @@ def gpu_lines(r):
            f"{copies or '?'} of the copy bandwidth")
     if r.theirs():
         yield f"    PyTorch  {theirs:>26} ms  {their_rate} tokens/s, {their_products or '?'};  {r.form}"
-        yield f"    ratio    {spread(r.ratio(), '{:.2f}'):>26}     asked {asked_text(r) or '-'}"
+        yield f"    ratio    {spread(r.ratio(), '{:.2f}'):>26}     aim {asked_text(r) or '-'}"
     if r.is_best_form() is False:
         yield (f"    PyTorch is below {BEST_FORM[r.row, r.precision] / 1e3:.0f} thousand tokens/s: on an H200 this is "
                "not its best form, and the ratio does not count")

@@ -14,6 +14,8 @@ PRECISIONS = ("float32", "bfloat16")
 ITERATIONS = {"SCHEDULE": "constant", "WARMUP_ITERS": 0}
 GPT2 = {"TASK": "copy", "COPY_VOCAB": 50304, "OPTIMIZER": "adamw", "TRAIN_ACCUMULATE": 1}
 RESIDUAL = {"PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16_residual"}
+TERMS = {"alibi": {"POS": "alibi"}, "t5": {"POS": "t5"}, "softcap": {"ATTENTION_SOFTCAP": 50},
+         "window": {"ATTENTION_WINDOWED": "y", "ATTENTION_WINDOW": 256}}
 VARIANTS = {    # name: defconfig and fragments
     "dot": ("", "dot"), "mla": ("", "mla"), "step1": ("", "mla gate"), "step2": ("", "mla gate cross"),
     "step3": ("", "mla gate cross latent"), "w2": ("w2-text", "w2"), "dot-swiglu": ("w2-text", "dot"),
@@ -44,12 +46,20 @@ def both(float32=None, bfloat16=None):
     return {"float32": float32, "bfloat16": bfloat16}
 
 
+def explicit(batch):
+    """Attention from general ops, which holds T x T numbers, beside the same formula in eager PyTorch."""
+    return Row(f"124m-differential-{batch}x1024", "", "124m",
+               GPT2 | {"ATTENTION": "differential", "TRAIN_BATCH": batch, "MODEL_BLOCK": 1024},
+               {"float32": 1, "bfloat16": 1})
+
+
 def cpu_rows():
     asked = {"dot": 1.25, "mla": 1.25, "step1": 1.25, "dot-swiglu": None}
     for batch, length in ((1, 1024), (4, 256)):
         for variant in VARIANTS:
             ratio = asked.get(variant, 1.3)
             yield gpt2(variant, batch, length, both(ratio, ratio and 2))
+    yield explicit(1)
     yield Row("6x384-dot-8x256", "", "small dot",
               {"TASK": "copy", "COPY_VOCAB": 256, "TRAIN_BATCH": 8, "MODEL_BLOCK": 256}, both())
     for variant in ("mla", "step1", "step2", "step3"):
@@ -74,12 +84,15 @@ def gpu_rows():
         yield laptop(variant, {"bfloat16": 2})
     for variant, batch, ratio in [("dot", 16, 1.1), *rows]:
         yield gpt2(variant, batch, 1024, {"bfloat16": ratio}, RESIDUAL, "-residual")
+    for name, terms in TERMS.items():   # beside FlexAttention
+        yield gpt2("dot", 4, 4096, {"bfloat16": 1}, terms, f"-{name}")
+    yield explicit(4)
     for batch in (64, 16):
         yield gpt2("dot", batch, 1024, {"bfloat16": 1.1}, RESIDUAL | {"RECOMPUTE": "y"}, "-recomputed")
 
 
 def decode_rows():
-    """Models whose decoding is measured on a GPU: the share of the bandwidth's limit that is asked for, by batch."""
+    """Models whose decoding is measured on a GPU: the aim, as a share of the bandwidth's limit, by batch."""
     for variant in ("dot", "mla", "step3", "w2", "wsffn"):
         start, fragments = VARIANTS[variant]
         yield Row(f"124m-{variant}", start, "124m " + fragments, GPT2 | {"MODEL_BLOCK": 1024}, {1: 0.4, 64: 0.6})

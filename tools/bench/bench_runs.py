@@ -3,7 +3,7 @@
 
 A study of ten steps gets as many seeds as it takes.  One run of each step is trained; the records
 and journals of all others are made from it, with other losses.  Every command is called as a user
-would call it.  A line per number of runs: seconds by the clock and of the processors, and the
+would call it.  A line per number of runs: wall time and processor time in seconds, and the
 memory of the largest process.
 """
 import argparse
@@ -40,7 +40,7 @@ class Study:
         self.make("steps")
 
     def make(self, *words):
-        """Seconds by the clock, seconds of the processors, MB of the largest process."""
+        """Wall time and processor time in seconds, MB of the largest process."""
         return call(*self.words, *words)
 
     def known(self):
@@ -70,7 +70,7 @@ def variables():
     return "".join(os.environ.get("MAKEFLAGS", "").partition(" -- ")[1:])
 
 
-# ---------------------------------------------------------------- made-up runs
+# ---------------------------------------------------------------- synthetic runs
 
 def line_text(number, entry):
     """Without its sum and its end."""

@@ -8,7 +8,7 @@ backward, GPT-2's heads (12 of 64; latent 128), and the arena of a model that is
 a feed-forward of 64 channels, 256 tokens).  Whole iterations: forward, backward and update of 6
 layers of width 384, and the peak memory of the process beyond 16 bytes per parameter.  On a GPU the models
 are larger (12 layers of width 768, T 1024, bfloat16), the lengths go to 32768, and the memory is
-that of our blocks.  What does not fit is told and left out.  Each point is in the file, DIR/bench/scaling.json
+that of our blocks.  What does not fit is reported and left out.  Each point is in the file, DIR/bench/scaling.json
 or scaling-BACKEND.json, as soon as it is measured, and takes the place of its earlier one.  With --draw nothing is
 measured: tables and plots show what the file holds, which may come from a machine without gnuplot.
 """

@@ -130,6 +130,8 @@ class Forms(unittest.TestCase):
     def test_only_wanted_forms(self):
         self.assertEqual(bench_forms.next_form({}, "cuda", "float32", patterns="eager*"), "eager sdpa-efficient")
         self.assertIsNone(bench_forms.next_form({}, "cpu", "float32", patterns="graph*"))
+        self.assertEqual(bench_forms.next_form({}, "cuda", "bfloat16", explicit=True), "eager plain")
+        self.assertIsNone(bench_forms.next_form({"eager plain": {}}, "cpu", "float32", explicit=True))
 
     def test_wrong_losses_come_last(self):
         tried = {"a": {"seconds": 1, "agrees": False}, "b": {"seconds": 2, "agrees": True}, "c": {"failed": "no"}}
@@ -340,7 +342,7 @@ class DecodeRows(unittest.TestCase):
     def test_limit_is_the_bytes_of_the_peer_over_the_bandwidth(self):
         cells = self.found(self.OWN, self.PEER)     # 1e9 bytes at 4e12 bytes/s: 0.25 ms
         self.assertEqual((cells["tokens/s"], cells["PyTorch's"], cells["ratio"]), ("64000", "32000", "2.00"))
-        self.assertEqual((cells["limit"], cells["reached"], cells["asked"]), ("256000", "25%", "60% missed"))
+        self.assertEqual((cells["limit"], cells["reached"], cells["aim"]), ("256000", "25%", "60% missed"))
 
     def test_without_a_peer_our_bytes_count_in_the_precision(self):
         self.assertEqual(self.found(self.OWN, None)["limit"], "640000")    # 4e8 bytes: 0.1 ms
@@ -452,7 +454,7 @@ class Scaling(unittest.TestCase):
             _, own = bench_scaling.measured_part(length, points)
             self.assertEqual(sorted(p.seconds for p in points), [2, 3, 4, 5])
             self.assertEqual([p.seconds for p in own if p.series == "dot"], [3, 5])
-            # Another machine's figure begins anew.
+            # Another machine's figure starts over.
             self.assertEqual(sorted(p.seconds for p in save("b", 6, "length", "dot", 1024)), [2, 6])
 
     def test_each_point_is_kept_before_the_next_comes(self):
@@ -614,7 +616,7 @@ class Process(unittest.TestCase):
         process = self.start(self.config, "--decode", "8", "1", "0.001", "--turns")
         process.end()
         self.assertEqual(process.child.returncode, 1)
-        self.assertEqual(bench_process.last_line(process.log), 'bench_model: nobody answers "turn"')
+        self.assertEqual(bench_process.last_line(process.log), 'bench_model: there is no answer to "turn"')
 
     def test_broken_configuration_is_told(self):
         kconfig.write_text(self.config, "CONFIG_THREADS=1\n")

@@ -125,7 +125,7 @@ class Trainer:
         everywhere = s["DECAY_GROUP"] == "all"
         groups = {True: [], False: []}
         for name, t in self.p.items():
-            groups[everywhere or t.dim() > 1 and name not in ("wte.weight", "wpe.weight")].append(t)
+            groups[everywhere or t.dim() > 1 and name not in ("wte.weight", "wpe.weight", "relative_attention_bias.weight")].append(t)
         return torch.optim.AdamW(
             [{"params": ts, "weight_decay": float(s["WEIGHT_DECAY"]) * decay}
              for decay, ts in groups.items()],

@@ -20,7 +20,7 @@ import model as reference   # noqa: E402 (found by the line above)
 @dataclass
 class Ways:
     """What may be done in more than one way, with the same result but for rounding."""
-    attention: str = "sdpa"     # or plain
+    attention: str = "sdpa"     # or plain, or flex
     mix: str = "bag"            # or gather
     narrow: bool = False        # the residual stream is bfloat16, too
 
@@ -62,7 +62,7 @@ def model_config(symbols):
             setattr(c, field.name, convert(symbols[field.metadata["symbol"]], field.type))
     strange = [name for matters, options in ONLY if matters(c)
                for name, value in options.items() if getattr(c, name) != value]
-    if strange or float(symbols.get("DROPOUT", 0)) or int(symbols.get("FFN_HIDDEN", 0)) or c.pos == "alibi":
+    if strange or float(symbols.get("DROPOUT", 0)) or int(symbols.get("FFN_HIDDEN", 0)):
         raise SystemExit(f"bench_torch: no fast form of this configuration {strange}")
     c.cross_folded = folds(c, symbols)  # the reference knows one form
     return c
@@ -82,6 +82,8 @@ def join(c, given):
     p = dict(given)
     for layer in range(c.layers):
         for name, groups in JOINED.items():
+            if name == "attn.qkv" and c.attn == "differential":
+                continue
             part = name.split(".")[0]
             for group in groups:
                 names = [f"h.{layer}.{part}.{one}.weight" for one in group]
@@ -105,11 +107,46 @@ def linear(p, name, x):
 
 # ---------------------------------------------------------------- attention
 
+def has_terms(c):
+    """Scores that only FlexAttention computes without holding T x T numbers."""
+    return c.pos in ("alibi", "t5") or c.windowed or c.softcap > 0
+
+
+class FlexAttention:
+    """flex_attention() with the terms of core/ops/score.h."""
+
+    def __init__(self, c, length, device):
+        from torch.nn.attention import flex_attention
+        slopes = torch.tensor(reference.alibi_slopes(c.heads), device=device)
+
+        def sees(b, h, i, j):
+            near = (i - j < c.window) | (j < c.sinks) if c.windowed else True
+            return (j <= i) & near
+
+        def score(bias):
+            def term(s, b, h, i, j):
+                s = s - slopes[h] * (i - j) if c.pos == "alibi" else s
+                s = s if bias is None else s + bias[h, i - j]
+                return c.softcap * torch.tanh(s / c.softcap) if c.softcap > 0 else s
+            return term if c.pos in ("alibi", "t5") or c.softcap > 0 else None
+        self.mask = flex_attention.create_block_mask(sees, None, None, length, length, device=device)
+        self.score = score
+        self.buckets = reference.t5_bucket(c, torch.arange(length, device=device)) if c.pos == "t5" else None
+        self.attention = flex_attention.flex_attention
+
+    def __call__(self, q, k, v, scale, table):
+        """`table`: learned biases of buckets, or None; they become biases of distances, which meet less often."""
+        v = v.to(q.dtype)
+        bias = None if table is None else table[self.buckets].t()
+        return self.attention(q, k.to(q.dtype), v, score_mod=self.score(bias), block_mask=self.mask, scale=scale), None
+
+
 class Tables:
     """What depends on the length alone."""
 
     def __init__(self, c, length, device="cpu"):
         i = torch.arange(length, device=device)
+        self.flex = FlexAttention(c, length, device) if has_terms(c) else None
         self.hidden = torch.zeros(length, length, device=device).masked_fill(i[None, :] > i[:, None], float("-inf"))
         self.count = (i + 1).to(self.hidden.dtype)[None, :, None]
         width = {"mla": c.latent}.get(c.attn, c.head_dim)
@@ -126,8 +163,10 @@ def rope(c, tables, x):
     return x * tables.cos + torch.cat((-v, u), -1) * tables.sin
 
 
-def attend(tables, how, q, k, v, scale):
+def attend(tables, how, q, k, v, scale, table=None):
     """Causal; q, k, v are [B,H,T,*]; -> output and, from plain products, the probabilities."""
+    if how == "flex":
+        return tables.flex(q, k, v, scale, table)
     if how == "sdpa":
         width = v.shape[-1]     # its fast kernels want one width
         v = F.pad(v, (0, q.shape[-1] - width)) if width < q.shape[-1] else v
@@ -185,6 +224,8 @@ def project_w2(c, p, pre, tables, x):
 def attention(c, p, pre, tables, ways, x, incoming):
     """-> output [B,T,E], the latent, and what cross-token aggregation takes"""
     latent, how = None, ways.attention
+    if c.attn == "differential":    # the formula as it is written, for rows of general ops
+        return linear(p, pre + "c_proj", reference.differential(c, p, pre, x).flatten(2)), None, None
     if c.attn == "dot":
         q, k, v = (heads(t, c.heads) for t in linear(p, pre + "c_attn", x).chunk(3, -1))
         q, k, scale = rope(c, tables, q), rope(c, tables, k), 1 / math.sqrt(c.head_dim)
@@ -192,7 +233,7 @@ def attention(c, p, pre, tables, ways, x, incoming):
         q, k, v, scale, latent = project_mla(c, p, pre, tables, how, x, incoming)
     else:
         q, k, v, scale = project_w2(c, p, pre, tables, x)
-    o, prob = attend(tables, how, q, k, v, scale)
+    o, prob = attend(tables, how, q, k, v, scale, p.get("relative_attention_bias.weight"))
     if c.attn == "mla" and how == "sdpa":
         o = torch.einsum("bhtl,hld->bhtd", o, p[pre + "v_up.weight"])
     if "gate" in incoming:

@@ -65,12 +65,12 @@ class Turns:
                     if lost and not isinstance(lost, Lost):
                         raise lost
                     yield running[future], lost
-            except BaseException:   # also if this program is told to end
+            except BaseException:   # also if this program gets a signal to end
                 self.end()
                 raise
 
     def end(self):
-        """From another thread: whoever waits for an answer learns that there is none, and nothing starts any more."""
+        """From another thread: a thread that waits for an answer learns that there is none, and nothing starts after that."""
         self.is_over = True
         for party in list(self.parties):
             for process in list(party.live):
@@ -86,7 +86,7 @@ class Party:
         """A process, when it is ready.  None starts in the turn of another party."""
         with self.turns.lock:
             if self.turns.is_over:
-                raise Lost("told to end")
+                raise Lost("got a signal to end")
             process = Process(*how, **more)
             self.live.append(process)
         process.wait_until_ready()

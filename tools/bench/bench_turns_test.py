@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns: whoever is measured has the machine alone, and nobody loses by it."""
+"""Turns: a party that is measured has the machine alone, and no party loses by it."""
 import os
 import sys
 import tempfile
@@ -99,7 +99,7 @@ class Turns(unittest.TestCase):
             with self.assertRaises(bench_process.Lost):
                 waiting.ask(0)
             self.assertFalse(waiting.is_running())
-        with self.assertRaisesRegex(bench_process.Lost, "told to end"):
+        with self.assertRaisesRegex(bench_process.Lost, "got a signal to end"):
             other.start([sys.executable], other_path + ".log", os.sched_getaffinity(0))
         before = self.counts(other_path)
         time.sleep(0.2)

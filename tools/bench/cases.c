@@ -49,6 +49,15 @@ static void concat(struct graph *g, int64_t T)
 	graph_seeded_output(g, "out", op_concat(g, "y", 2, in, SHAPE(E, L)));
 }
 
+BENCH(matmul_scores, op_matmul(g, "y", PARAM("q", B, H, T, D), false, PARAM("k", B, H, T, D), true))
+BENCH(matmul_values,
+      op_matmul(g, "y", PARAM("p", B, H, T, T), false, PARAM("v", B, H, T, D), false))
+BENCH(permute, op_permute(g, "y", PARAM("x", B, T, H, D), (const int[]){ 0, 2, 1, 3 }))
+BENCH(expand, op_expand(g, "y", PARAM("x", E), 3, SHAPE(B, T, E)))
+BENCH(sum, op_sum(g, "y", PARAM("x", B, T, E), 1))
+BENCH(softmax, op_softmax(g, "y", PARAM("x", B, H, T, T), CAUSAL))
+BENCH(logsumexp, op_logsumexp(g, "y", PARAM("x", B, H, T, T), CAUSAL))
+BENCH(max, op_max(g, "y", PARAM("x", B, H, T, T), -1))
 BENCH(add, op_add(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F)))
 BENCH(multiply, op_multiply(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F)))
 BENCH(scale, op_scale(g, "y", PARAM("x", B, T, F), 0.3, NULL))
@@ -74,6 +83,26 @@ BENCH(softplus, op_softplus(g, "y", PARAM("x", B, T, F), 1e-4))
 BENCH(sigmoid, op_sigmoid(g, "y", PARAM("x", B, T, F)))
 BENCH(dropout, op_dropout(g, "y", PARAM("x", B, T, F), 0.1))
 BENCH(running_mean, op_running_mean(g, "y", PARAM("x", B, T, G)))
+BENCH(cumsum, op_cumsum(g, "y", PARAM("x", B, T, E)))
+BENCH(scan, op_scan(g, "y", PARAM("a", B, T, E), PARAM("b", B, T, E)))
+BENCH(shift, op_shift(g, "y", PARAM("x", B, T, E), 1, 0))
+BENCH(gather, op_gather(g, "y", PARAM("x", V, E), INDICES))
+BENCH(scatter, op_scatter(g, "y", PARAM("x", B, T, E), INDICES, V, false))
+static struct tensor *linear_scan(struct graph *g, struct tensor *decay, struct tensor *beta)
+{
+	const int64_t T = decay->dim[1];
+	const struct linear_attention_attr attr = { .delta = beta != NULL };
+	const struct linear_attention_inputs in = { PARAM("q", B, T, H, D), PARAM("k", B, T, H, D),
+						    PARAM("v", B, T, H, D), decay, beta };
+
+	return op_linear_attention(g, "y", &attr, &in);
+}
+
+/* Inputs of a bench are drawn around 0: a decay must not be positive. */
+#define DECAY(...) \
+	op_scale(g, "decay", op_softplus(g, "size", PARAM("g", __VA_ARGS__), 0), -0.05, NULL)
+BENCH(gated_linear_attention, linear_scan(g, DECAY(B, T, H, D), NULL))
+BENCH(gated_delta_rule, linear_scan(g, DECAY(B, T, H), PARAM("beta", B, T, H)))
 BENCH(sequence_mean, op_sequence_mean(g, "y", PARAM("x", B, T, G)))
 BENCH(head_gate, op_head_gate(g, "y", PARAM("o", B, T, H, D), PARAM("gate", B, T, H), 0.1, NULL))
 BENCH(scalar_expand, op_scalar_expand(g, "y", PARAM("x", B, T, L), PARAM("s", H), F))
@@ -197,6 +226,14 @@ const struct bench benches[] = {
 	{ OP_head_linear, "12 of 128 to 64", heads_from_latent, false },
 	{ OP_head_linear, "12 of 128 to 64, shared", heads_shared, false },
 	{ OP_head_linear, "8 blocks of 384", blocks, false },
+	{ OP_matmul, "12 of 64, scores", matmul_scores, false },
+	{ OP_matmul, "12 of 64, values", matmul_values, false },
+	{ OP_permute, "12 of 64", permute, false },
+	{ OP_expand, "768", expand, false },
+	{ OP_sum, "768", sum, false },
+	{ OP_softmax, "12, causal", softmax, false },
+	{ OP_logsumexp, "12, causal", logsumexp, false },
+	{ OP_max, "12", max, false },
 	{ OP_add, "3072", add, true },
 	{ OP_multiply, "3072", multiply, true },
 	{ OP_scale, "3072", scale, true },
@@ -225,6 +262,13 @@ const struct bench benches[] = {
 	{ OP_cache, "3072", keep, false },
 	{ OP_recent_tokens, "64 of 12 of 128", recent, false },
 	{ OP_running_mean, "64", running_mean, false },
+	{ OP_cumsum, "768", cumsum, false },
+	{ OP_scan, "768", scan, false },
+	{ OP_shift, "768", shift, false },
+	{ OP_gather, "768 of 50304 rows", gather, false },
+	{ OP_scatter, "768 to 50304 rows", scatter, false },
+	{ OP_linear_attention, "12 of 64, decay per channel", gated_linear_attention, false },
+	{ OP_linear_attention, "12 of 64, delta rule", gated_delta_rule, false },
 	{ OP_sequence_mean, "64", sequence_mean, false },
 	{ OP_head_gate, "12 of 64", head_gate, true },
 	{ OP_w2_gaussian, "queries, 12 of 64", w2_queries, false },

@@ -5,7 +5,7 @@
 
 It follows core/train/shards.c: every GPU runs its micro-batches; each piece of a gradient goes to
 its owner while the backward pass goes on; the owner updates it; the weights go to all.  Measured:
-the arithmetic rate of one H200 (docs/gpu.md).  Public: links and memory (docs/scaling.md names
+the arithmetic rate of one H200.  Public: links and memory (docs/scaling.md names
 the sources).  Assumed: what stands under ASSUMED.  The table compares ordered sums, as built
 (direct exchange after every micro-batch), with a reduction of a library once per update, by a
 ring or by a tree.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 # ---------------------------------------------------------------- measured, public, assumed
 
-MEASURED_TOKENS = 481e3         # per second: GPT-2 124M, T 1024, batch 16, bfloat16, one H200 (docs/performance/h200.md)
+MEASURED_TOKENS = 481e3         # per second: GPT-2 124M, T 1024, batch 16, bfloat16, an earlier version on one H200
 GPU_BYTES = 141e9               # H200
 GPU_MEMORY_SPEED = 4.8e12       # bytes per second
 NODE = 8                        # GPUs that NVLink connects

@@ -3,7 +3,7 @@
 import sys
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.bench import scaling_model as model
 from tools.testing import tap
@@ -36,7 +36,7 @@ class Scaling(unittest.TestCase):
     def test_the_page_shows_what_it_prints(self):
         page = (ROOT / "docs/scaling.md").read_text().partition("\n## A model of more")[2]
         shown = [line for line in page.splitlines() if line.startswith("| ") and line.endswith(" |")]
-        self.assertGreater(len(shown), 20)
+        self.assertGreater(len(shown), 10)
         printed = list(model.table(MACHINE, TOKENS))
         for line in shown:
             self.assertIn(line, printed)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of what Slurm is asked for and how its answers are read, with commands that only write down
+"""Tests of what is requested from Slurm and how its answers are read, with commands that only write down
 their arguments.  tools/cluster/slurm_longtest.py has a real Slurm."""
 import contextlib
 import fcntl
@@ -15,7 +15,7 @@ import time
 import unittest
 from unittest import mock
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.cluster import jobs, journals, slurm, status, submit
 from tools.testing import tap

@@ -156,7 +156,7 @@ class Cluster:
         daemon.wait(60)
 
     def stop_controller(self):
-        """One that is killed at once would forget what it was told in its last seconds."""
+        """One that is killed at once would lose what it received in its last seconds."""
         self.kill("slurmctld", signal.SIGTERM)
 
     def stop(self):

@@ -4,7 +4,7 @@
     tasks-N.json        the runs of one job array, by the number of the task
     log/JOB_TASK.log    what a task said
     programs/           the programs of queued runs: a later build does not change them
-    next                the job that goes on when these have ended, if one is queued
+    next                the job that starts when these have ended, if one is queued
 """
 import contextlib
 import fcntl

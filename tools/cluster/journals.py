@@ -12,7 +12,7 @@ MOST = 2 ** 53      # of iterations and seconds
 
 @dataclass
 class Progress:
-    iteration: int = None       # the last that was told
+    iteration: int = None       # the last in the journal
     iterations: int = None      # planned
     rate: float = None          # iterations per second
     loss: float = None

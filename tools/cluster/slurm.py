@@ -1,4 +1,4 @@
-"""Slurm's commands.  A controller that does not answer is asked again for a while."""
+"""Slurm's commands.  A command is repeated for a while if the controller does not answer."""
 import os
 import subprocess
 import time
@@ -9,7 +9,7 @@ PAUSE = 3
 # What the commands say then (slurm_errno.c).
 NO_ANSWER = ("Unable to contact slurm controller", "Socket timed out", "Connection refused",
              "Zero Bytes were transmitted", "Unexpected message received", "Resource temporarily")
-# Of slurm.conf(5), if the cluster does not tell.
+# Of slurm.conf(5), if the cluster does not say.
 DEFAULTS = {"MaxArraySize": 1001, "SlurmdTimeout": 300}
 FIELDS = "%F|%K|%T|%N|%r"
 

@@ -18,7 +18,7 @@ import time
 import unittest
 from unittest import mock
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.cluster import fixture, jobs, journals
 from tools.cluster.fixture import until
@@ -185,7 +185,7 @@ class Disturbed(WithCluster):
 
     def restart_controller(self, _task, _node):
         self.cluster.stop_controller()
-        self.assertIn("Slurm does not tell", self.tree.make("-s", "status"))
+        self.assertIn("Slurm does not say", self.tree.make("-s", "status"))
         self.cluster.start_controller()
 
     def preempt(self, task, node):

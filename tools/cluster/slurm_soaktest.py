@@ -2,7 +2,7 @@
 """tools/cluster/slurm_longtest.py with 60 runs, every event three times."""
 import sys
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.cluster import slurm_longtest
 from tools.cluster.slurm_longtest import SETTINGS

@@ -130,7 +130,7 @@ def show(args, out):
                          terminal.width(out), tone=tone), file=out)
     print(totals(lines), file=out)
     if trouble:
-        print(f"Slurm does not tell what it runs: {trouble}", file=out)
+        print(f"Slurm does not say what it runs: {trouble}", file=out)
     out.flush()
 
 
@@ -166,7 +166,7 @@ def main(argv):
     parser.add_argument("--runs", default="runs", help="the directory of runs")
     parser.add_argument("--records", default="build/plan-slurm", help="what was submitted")
     parser.add_argument("--experiment", help="only its runs")
-    parser.add_argument("--watch", type=float, metavar="SECONDS", help="show it again and again")
+    parser.add_argument("--watch", type=float, metavar="SECONDS", help="show it repeatedly")
     parser.add_argument("--stop", action="store_true", help="save and stop")
     args = parser.parse_args(argv)
     try:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Queue the missing runs of a plan as tasks of job arrays, and the job that goes on after them.
+"""Queue the missing runs of a plan as tasks of job arrays, and the job that follows.
 
 A run is missing if it is neither done nor queued.  Runs for tuning have arrays of their own: after
 them the next job chooses the rates, builds the steps and submits their runs.  After all runs the
@@ -69,7 +69,7 @@ def tuned_and_done(runs):
 # ---------------------------------------------------------------- arrays
 
 def shape_of(run, nodes):
-    """What sbatch is asked for: nodes, tasks and cores of each.
+    """What is requested from sbatch: nodes, tasks and cores of each.
 
     On one node all processes are one task, which mpirun divides.  On several each is a task, so that
     Slurm says how many belong on which node.
@@ -114,7 +114,7 @@ def common_options(cluster, records):
 
 
 def array_options(cluster, count, shape):
-    """Only runs have a time limit: the job that goes on builds and reports, and cannot be cut in two."""
+    """Only runs have a time limit: the next job builds and reports, and cannot be interrupted."""
     at_once = int(cluster["SLURM_AT_ONCE"])
     options = [f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else ""),
                *shape, f"--signal=B:USR1@{cluster['SLURM_SAVE_SECONDS']}"]
@@ -167,7 +167,7 @@ class Submission:
                     self.submit_array(kind, shape, entries[first:first + most])
 
     def submit_next(self, queue):
-        """The job that goes on; an older one that still waits is of no use any more."""
+        """The next job; an older one that still waits is cancelled."""
         kinds = {job["job"]: job["kind"] for job in self.records.jobs()}
         waiting = jobs.known_tasks(self.records, queue)
         slurm.cancel([task for task in waiting
@@ -197,7 +197,7 @@ def tell(runs, missing, held, submission, next_job):
     words += [f"{held} held until the rate of their baseline is chosen"] * bool(held)
     words += [f"{len(missing)} submitted as job{'s' * (len(submission.arrays) != 1)} "
               + ", ".join(map(str, submission.arrays))] * bool(missing)
-    print(", ".join(words) + (f"; job {next_job} goes on after them" if next_job else ""))
+    print(", ".join(words) + (f"; job {next_job} follows them" if next_job else ""))
 
 
 def submit(args):
@@ -239,11 +239,11 @@ def main(argv):
     parser.add_argument("--mpirun", default="mpirun", help="what starts several processes of a run")
     parser.add_argument("--open", nargs="*", default=[], help="steps whose rates are not chosen yet")
     parser.add_argument("--new", action="store_true", help="nothing that was submitted before")
-    parser.add_argument("--next", type=shlex.split, default=["true"], help="the command that goes on")
+    parser.add_argument("--next", type=shlex.split, default=["true"], help="the command of the next job")
     parser.add_argument("--tuned", action="store_true",
                         help="only print the steps all of whose runs for tuning are done")
     parser.add_argument("--forget", metavar="RUN",
-                        help="only tell, by the exit status, whether a run is not queued")
+                        help="only report, by the exit status, whether a run is not queued")
     parser.add_argument("common", nargs="*", help="arguments of every run")
     args = parser.parse_args(argv)
     try:

@@ -3,7 +3,7 @@
 
 SIGUSR1 comes before the time is over (sbatch --signal): the run saves, and the task is queued
 again.  SIGTERM comes at a preemption, at a stop and when the time is over: the run saves, and
-whoever sent the signal decides what becomes of the task.
+the sender of the signal decides what becomes of the task.
 """
 import argparse
 import json
@@ -25,7 +25,7 @@ class Runner:
         signal.signal(signal.SIGUSR1, self.save_and_requeue)
         signal.signal(signal.SIGTERM, self.save_and_end)
         self.process = subprocess.Popen(command)
-        if self.is_stopped:     # before there was a process to tell
+        if self.is_stopped:     # before there was a process to signal
             self.process.terminate()
 
     def save_and_requeue(self, *_):
@@ -33,7 +33,7 @@ class Runner:
         self.save()
 
     def save_and_end(self, *_):
-        """Also after a SIGUSR1: whoever stops a run does not want it queued again."""
+        """Also after a SIGUSR1: a run that is stopped must not be queued again."""
         self.is_requeue_wanted = False
         self.save()
 

@@ -39,6 +39,10 @@ static const char HELP[] =
 	"it\n"
 	"  --valid SHARE    share of the text for validation, default 0.1: documents by a hash of\n"
 	"                   their bytes, or the last part of a single text file\n"
+	"  --distinct       leave out documents that repeat earlier ones, and validation documents\n"
+	"                   that repeat training documents (data/distinct.h has the rule)\n"
+	"  --components     each INPUT is a component that evaluations also show alone; its name\n"
+	"                   is the file's: code.jsonl is code\n"
 	"  --shard N        tokens in one shard, default 100000000\n"
 	"  --threads N      default: all processors\n"
 	"  --end-line       standard input must end with the line {\"end\": true}; without it the\n"
@@ -55,7 +59,7 @@ struct options {
 	double valid;
 	uint64_t shard;
 	int threads;
-	bool quiet, end_line;
+	bool quiet, end_line, distinct, components;
 	char **input;
 	size_t inputs;
 };
@@ -115,6 +119,12 @@ static enum status parse_option(int letter, const char *text, struct options *o,
 	case 'e':
 		o->end_line = true;
 		return OK;
+	case 'd':
+		o->distinct = true;
+		return OK;
+	case 'c':
+		o->components = true;
+		return OK;
 	case 'q':
 		o->quiet = true;
 		return OK;
@@ -132,6 +142,8 @@ static enum status parse_options(int argc, char **argv, struct options *o, struc
 		{ "valid", required_argument, NULL, 'v' },
 		{ "shard", required_argument, NULL, 'n' },
 		{ "threads", required_argument, NULL, 'j' },
+		{ "distinct", no_argument, NULL, 'd' },
+		{ "components", no_argument, NULL, 'c' },
 		{ "quiet", no_argument, NULL, 'q' },
 		{ "end-line", no_argument, NULL, 'e' },
 		{ 0 },
@@ -149,8 +161,9 @@ static enum status parse_options(int argc, char **argv, struct options *o, struc
 
 /* ---------------------------------------------------------------- prepare, vocabulary */
 
-/* A vocabulary made from the input reads it a first time. */
-static enum status make_tokenizer(const struct options *o, struct tokenizer **t, struct error *err)
+/* A vocabulary made from the input reads it a first time, without what is left out. */
+static enum status make_tokenizer(const struct options *o, const struct distinct *d,
+				  struct tokenizer **t, struct error *err)
 {
 	enum status status;
 	struct input *in;
@@ -159,6 +172,7 @@ static enum status make_tokenizer(const struct options *o, struct tokenizer **t,
 		return tokenizer_open(o->tokenizer, t, err);
 	if (input_open(o->input, o->inputs, o->valid, &in, err))
 		return FAIL;
+	input_leave_out(in, d->is_left_out);
 	if (!input_can_repeat(in))
 		status = fail(
 			err, "standard input cannot be read twice: make the vocabulary from files");
@@ -180,12 +194,52 @@ static void report(const struct dataset *d, const char *out)
 		       " documents, %zu shards\n",
 		       split_name(s), split->tokens, split->bytes, split->documents, split->shards);
 	}
+	for (size_t i = 0; i < d->components; i++)
+		printf("  %s  %" PRIu64 " tokens to train on, %" PRIu64 " to validate on\n",
+		       d->component[i].name, d->component[i].tokens[SPLIT_TRAIN],
+		       d->component[i].tokens[SPLIT_VALID]);
+	if (d->duplicates + d->leaks)
+		printf("  left out: %" PRIu64 " documents that repeat others, %" PRIu64
+		       " for validation that repeat what is trained on\n",
+		       d->duplicates, d->leaks);
+}
+
+/* data/code.jsonl is the component code. */
+static enum status name_components(const struct options *o, char (*name)[COMPONENT_NAME_SIZE],
+				   struct error *err)
+{
+	if (o->inputs > DATASET_COMPONENTS)
+		return fail(err, "--components takes at most %d inputs", DATASET_COMPONENTS);
+	for (size_t i = 0; i < o->inputs; i++) {
+		const char *base = strrchr(o->input[i], '/');
+
+		base = base ? base + 1 : o->input[i];
+		snprintf(name[i], COMPONENT_NAME_SIZE, "%.*s", (int)strcspn(base, "."), base);
+		if (!component_name_fits(name[i]))
+			return fail(
+				err,
+				"--components: %s: the name of a component has letters, digits and _",
+				o->input[i]);
+		for (size_t j = 0; j < i; j++)
+			if (!strcmp(name[i], name[j]))
+				return fail(err, "--components: two inputs have the name %s",
+					    name[i]);
+	}
+	return OK;
 }
 
 static enum status run_prepare(const struct options *o, struct error *err)
 {
-	struct prepare_options options = { o->out, o->shard, o->threads,
-					   !o->quiet && isatty(2) ? stderr : NULL };
+	char component[DATASET_COMPONENTS][COMPONENT_NAME_SIZE];
+	struct prepare_options options = {
+		.out = o->out,
+		.shard_tokens = o->shard,
+		.threads = o->threads,
+		.progress = !o->quiet && isatty(2) ? stderr : NULL,
+		.component = component,
+		.components = o->components ? o->inputs : 0,
+	};
+	struct distinct distinct = { 0 };
 	struct tokenizer *t = NULL;
 	struct input *in = NULL;
 	enum status status = FAIL;
@@ -195,7 +249,13 @@ static enum status run_prepare(const struct options *o, struct error *err)
 		return fail(err, "prepare needs --out DIR and INPUT; see data --help");
 	if (o->size && strcmp(o->tokenizer, "bytes"))
 		return fail(err, "--size makes a vocabulary: it excludes --tokenizer");
-	if (make_tokenizer(o, &t, err) || input_open(o->input, o->inputs, o->valid, &in, err))
+	if (o->components && name_components(o, component, err))
+		return FAIL;
+	if (o->distinct && distinct_find(o->input, o->inputs, o->valid, &distinct, err))
+		return FAIL;
+	options.distinct = o->distinct ? &distinct : NULL;
+	if (make_tokenizer(o, &distinct, &t, err) ||
+	    input_open(o->input, o->inputs, o->valid, &in, err))
 		goto close_tokenizer;
 	if (o->end_line)
 		input_expect_end(in);
@@ -206,6 +266,7 @@ static enum status run_prepare(const struct options *o, struct error *err)
 	}
 	input_close(in);
 close_tokenizer:
+	distinct_free(&distinct);
 	tokenizer_close(t);
 	return status;
 }
@@ -213,6 +274,7 @@ close_tokenizer:
 static enum status run_vocabulary(const struct options *o, struct error *err)
 {
 	struct options whole = *o;
+	struct distinct nothing = { 0 };
 	struct tokenizer *t;
 	enum status status;
 
@@ -220,7 +282,7 @@ static enum status run_vocabulary(const struct options *o, struct error *err)
 		return fail(err,
 			    "vocabulary needs --size N, --out FILE and INPUT; see data --help");
 	whole.valid = 0;
-	if (make_tokenizer(&whole, &t, err))
+	if (make_tokenizer(&whole, &nothing, &t, err))
 		return FAIL;
 	status = tokenizer_save(t, o->out, err);
 	tokenizer_close(t);

@@ -4,7 +4,7 @@ import shutil
 import sys
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.data.fuzz_longtest import fuzz
 from tools.testing import tap

@@ -34,7 +34,7 @@ def computed():
 def refuse_unknown(told):
     """The exported model would compute something else."""
     known, c = computed(), told["config"]
-    used = [("attn", "CONFIG_ATTENTION", c["attn"]), ("ffn", "CONFIG_FFN", c["ffn"]),
+    used = [("attn", "CONFIG_ATTENTION", c["attn"]), ("ffn", "CONFIG_FFN", c["ffn"]), ("pos", "CONFIG_POS", c["pos"]),
             *(("mechanisms", f"CONFIG_{symbol}", symbol) for symbol in told["mechanisms"])]
     for kind, symbol, name in used:
         if name not in known[kind]:
@@ -45,7 +45,7 @@ def refuse_unknown(told):
 def is_plain(c):
     """Dot-product attention and a feed-forward, with nothing between."""
     return c["attn"] == "dot" and c["out_gate"] == "none" and c["norm_place"] == "pre" \
-        and not (c["attn_gate"] or c["cross_token"] or c["latent_recip"])
+        and not (c["windowed"] or c["softcap"] or c["attn_gate"] or c["cross_token"] or c["latent_recip"])
 
 
 def is_gpt2(c):

@@ -158,7 +158,7 @@ def check_lm_eval(place, expected):
         "doc_to_target: '{{text}}'\nmetric_list: [{metric: byte_perplexity}]\n")
     manager = lm_eval.tasks.TaskManager(include_path=str(tasks))
     for name in ("tokens-byte", "study"):
-        # Where no token ends a text, lm-eval must be told what stands before the first one.
+        # Where no token ends a text, lm-eval needs a token before the first one.
         own = ",trust_remote_code=True,prefix_token_id=0" \
             if expected[name]["architecture"] == OWN else ""
         found = lm_eval.simple_evaluate(

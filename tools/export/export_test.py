@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.export import tokenizer, weights
 from tools.kablate.train_test import ENVIRONMENT, OUTPUT, ROOT, TREE, Run, program
@@ -88,10 +88,10 @@ class Tokenizers(unittest.TestCase):
 class UnknownVariant(unittest.TestCase):
     """A variant that the exported code does not compute is refused before anything is written."""
 
-    def refusal(self, attn="dot", ffn="gelu", mechanisms=()):
+    def refusal(self, mechanisms=(), **chosen):
         with tempfile.TemporaryDirectory() as directory:
             program = pathlib.Path(directory, "kablate")
-            answer = {"config": {"attn": attn, "ffn": ffn}, "mechanisms": list(mechanisms)}
+            answer = {"config": {"attn": "dot", "ffn": "gelu", "pos": "none"} | chosen, "mechanisms": list(mechanisms)}
             program.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(answer)}\nEND\n")
             program.chmod(0o755)
             done = subprocess.run([sys.executable, "-m", "tools.export.export", program, "weights",
@@ -103,6 +103,7 @@ class UnknownVariant(unittest.TestCase):
         end = ": the exported code does not compute it; add it to tools/reference/model.py first\n"
         self.assertEqual(self.refusal(attn="cos"), "export: CONFIG_ATTENTION=cos" + end)
         self.assertEqual(self.refusal(ffn="relu2"), "export: CONFIG_FFN=relu2" + end)
+        self.assertEqual(self.refusal(pos="steps"), "export: CONFIG_POS=steps" + end)
         self.assertEqual(self.refusal(mechanisms=["RA_MLA_MLP_ATTN_GATE", "MY_MEMORY"]),
                          "export: CONFIG_MY_MEMORY=y" + end)
 

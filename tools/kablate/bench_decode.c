@@ -126,7 +126,7 @@ struct bench {
 
 /*
  * Says where the measurement is, and waits for a line.  A device works in its turns alone: who is
- * stopped at another time has asked it for nothing that still runs.
+ * stopped at another time has issued nothing that still runs.
  */
 static enum status tell(const struct bench *b, const char *word, struct error *err)
 {
@@ -140,7 +140,7 @@ static enum status tell(const struct bench *b, const char *word, struct error *e
 	do
 		letter = fgetc(b->o->turns);
 	while (letter != '\n' && letter != EOF);
-	return letter == EOF ? fail(err, "nobody answers \"%s\"", word) : OK;
+	return letter == EOF ? fail(err, "there is no answer to \"%s\"", word) : OK;
 }
 
 static enum status open_decoder(const struct bench *b, int64_t capacity, struct decoder **d,

@@ -2,7 +2,7 @@
 """Every step of every defconfig; tools/kablate/defconfigs_longtest.py runs some of them."""
 import sys
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate import defconfigs_longtest, train_test
 from tools.testing import tap

@@ -14,7 +14,7 @@
 
 /* ------------------------------------------------------------------ counting */
 
-/* Blocks as they are asked for, and as the device rounds them up. */
+/* Blocks as requested, and as the device rounds them up. */
 struct tally {
 	double bytes, rounded, unit;
 };
@@ -211,6 +211,7 @@ static enum status predict(const struct run_setup *setup, const struct shape *sh
 	if (count_audits(setup, params, device.unit, &m->audits, err) != OK ||
 	    run_memory_conclusion(setup, &m->conclusion, err) != OK)
 		return FAIL;
+	m->each = rounded;
 	m->whole = rounded + m->conclusion + device.opened + device.later;
 	m->needed = rounded + fmax(m->audits, m->conclusion) + device.later;
 	return OK;
@@ -248,6 +249,14 @@ void device_memory_print(const struct device_memory *m, FILE *file)
 }
 
 /* ------------------------------------------------------------------ reserving */
+
+/* Of n runs.  Beside replicas, audits and decoders have the weights and gradients of one run. */
+static double needed(const struct run_setup *setup, const struct device_memory *m, int n)
+{
+	const double alone = setup->replicas ? m->weights + m->gradients : 0;
+
+	return m->needed + (n - 1) * m->each + alone;
+}
 
 static double free_bytes(void *setup)
 {
@@ -320,7 +329,7 @@ static enum status refuse(const struct run_setup *setup, const struct memory_dev
 	return fail(err, "%s: %s", why->text, advice.text);
 }
 
-enum status device_memory_reserve(const struct run_setup *setup, struct error *err)
+enum status device_memory_reserve(const struct run_setup *setup, int *n, struct error *err)
 {
 	struct backend_memory named;
 	struct memory_device device;
@@ -334,7 +343,11 @@ enum status device_memory_reserve(const struct run_setup *setup, struct error *e
 	device = device_of(setup, &named);
 	if (device_memory_predict(setup, &m, err) != OK)
 		return FAIL;
-	while (memory_reserve_device(&device, m.needed, &starting, &why) != OK) {
+	while (memory_reserve_device(&device, needed(setup, &m, *n), &starting, &why) != OK) {
+		if (*n > 1) {
+			(*n)--;
+			continue;
+		}
 		if (!starting || ++looks == MOST_LOOKS || signals_stop())
 			return refuse(setup, &device, &why, err);
 		usleep(LOOK_MICROSECONDS);

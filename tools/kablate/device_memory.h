@@ -18,10 +18,11 @@ struct device_memory {
 	double activations; /* and workspace, of training */
 	double evaluation;  /* ... of evaluation and measurements */
 	double own;	    /* all of these */
-	double audits;	    /* at most, before the first update */
-	double conclusion;  /* at most, after the last: a sample, rows of other lengths */
-	double whole;	    /* of the process, audits aside */
-	double needed;	    /* of what is free once the device is open */
+	double each;	   /* the same as the device rounds them up: what a further replica takes */
+	double audits;	   /* at most, before the first update */
+	double conclusion; /* at most, after the last: a sample, rows of other lengths */
+	double whole;	   /* of the process, audits aside */
+	double needed;	   /* of what is free once the device is open */
 };
 
 /* Only where setup->backend.memory is not NULL. */
@@ -31,10 +32,12 @@ enum status device_memory_predict(const struct run_setup *setup, struct device_m
 void device_memory_print(const struct device_memory *m, FILE *file);
 
 /*
- * Note what the run is going to take.  While others that are starting leave no room, it waits; then
- * it fails with one sentence that says what would fit.  On a CPU it does nothing.
+ * Note what *n runs at once are going to take, or fewer (*n says how many) if there is no room for
+ * all.  While others that are starting leave no room, it waits; then it fails with one sentence
+ * that says what would fit.  On a CPU it does nothing.
  */
-enum status device_memory_reserve(const struct run_setup *setup, struct error *err) MUST_CHECK;
+enum status device_memory_reserve(const struct run_setup *setup, int *n,
+				  struct error *err) MUST_CHECK;
 
 /* What was noted is taken, but for the audits if they are still to come. */
 void device_memory_taken(const struct run_setup *setup, bool audits_to_come);

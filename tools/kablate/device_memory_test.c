@@ -1,5 +1,5 @@
 /*
- * The memory of a GPU: what is predicted is what is asked for, and a run that does not fit is told
+ * The memory of a GPU: what is predicted is what is requested, and a run that does not fit gets
  * what would.  The device of the test is the CPU with a memory of its own, whose size the test
  * says.
  */
@@ -92,17 +92,17 @@ static void check_prediction(enum optim_kind kind, enum precision precision, boo
 {
 	struct device_memory predicted;
 	struct trainer *trainer;
-	struct workload workload;
+	struct train_run run;
 	struct fixture f;
 
 	open_setup(&f, kind, precision);
 	f.setup.train.program.no_recompute = !recompute;
 	must(device_memory_predict(&f.setup, &predicted, &f.err), &f.err);
 	assert_true(device.taken == 0);
-	must(run_setup_prepare(&f.setup, ignore, NULL, &f.err), &f.err);
-	workload = run_workload(&f.setup);
-	must(trainer_create(&trainer, &workload, &f.setup.train, f.setup.params, f.setup.optimizer,
-			    &f.setup.backend, &f.err),
+	must(run_setup_prepare(&f.setup, &f.setup.seed, ignore, NULL, &f.err), &f.err);
+	run = run_of(&f.setup);
+	must(trainer_create(&trainer, &run, 1, f.setup.params, f.setup.optimizer, &f.setup.backend,
+			    &f.err),
 	     &f.err);
 	assert_true(predicted.own == device.taken);
 	assert_true(predicted.whole >= predicted.own && predicted.needed >= predicted.own);
@@ -137,7 +137,7 @@ static double needed(const struct fixture *f, int64_t batch, bool recompute)
 static void refuse(struct fixture *f, double free, const char *advice)
 {
 	device.free = free;
-	assert_int_equal(device_memory_reserve(&f->setup, &f->err), FAIL);
+	assert_int_equal(device_memory_reserve(&f->setup, &(int){ 1 }, &f->err), FAIL);
 	assert_contains(f->err.text, "MiB of memory are needed, but the GPU leaves");
 	assert_contains(f->err.text, advice);
 }
@@ -150,7 +150,7 @@ static void test_says_what_would_fit(void **state)
 	/* The gate of SwiGLU can be remade. */
 	open_model(&f, SIZES " FFN=swiglu", OPTIM_ADAMW, FLOAT32);
 	device.free = needed(&f, 8, true);
-	must(device_memory_reserve(&f.setup, &f.err), &f.err);
+	must(device_memory_reserve(&f.setup, &(int){ 1 }, &f.err), &f.err);
 	device_memory_taken(&f.setup, false);
 	refuse(&f, needed(&f, 4, true),
 	       ": CONFIG_TRAIN_BATCH=4 with CONFIG_TRAIN_ACCUMULATE=4 would fit");
@@ -163,6 +163,29 @@ static void test_says_what_would_fit(void **state)
 	refuse(&f, needed(&f, 8, true) - 1,
 	       ": CONFIG_TRAIN_BATCH=4 with CONFIG_TRAIN_ACCUMULATE=4 and CONFIG_RECOMPUTE=y would "
 	       "fit");
+	close_setup(&f);
+}
+
+/* Of many runs at once, as many as the free memory has room for; audits need room once. */
+static void test_as_many_replicas_as_fit(void **state)
+{
+	struct device_memory m;
+	struct fixture f;
+	int n = 64;
+
+	(void)state;
+	open_setup(&f, OPTIM_ADAMW, FLOAT32);
+	f.setup.replicas = true;
+	must(device_memory_predict(&f.setup, &m, &f.err), &f.err);
+	device.free = m.needed + 2 * m.each + m.weights + m.gradients;
+	must(device_memory_reserve(&f.setup, &n, &f.err), &f.err);
+	assert_int_equal(n, 3);
+	device.free--;
+	n = 64;
+	must(device_memory_reserve(&f.setup, &n, &f.err), &f.err);
+	assert_int_equal(n, 2);
+	device_memory_taken(&f.setup, false);
+	refuse(&f, m.needed, "would fit");
 	close_setup(&f);
 }
 
@@ -216,7 +239,7 @@ static void test_a_cpu_reserves_nothing(void **state)
 	open_setup(&f, OPTIM_ADAMW, FLOAT32);
 	device.free = 0;
 	f.setup.backend.memory = NULL;
-	must(device_memory_reserve(&f.setup, &f.err), &f.err);
+	must(device_memory_reserve(&f.setup, &(int){ 1 }, &f.err), &f.err);
 	device_memory_taken(&f.setup, true);
 	close_setup(&f);
 }
@@ -237,6 +260,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_own_blocks_to_the_byte),
 		cmocka_unit_test(test_says_what_would_fit),
+		cmocka_unit_test(test_as_many_replicas_as_fit),
 		cmocka_unit_test(test_audits_count),
 		cmocka_unit_test(test_the_conclusion_counts),
 		cmocka_unit_test(test_a_cpu_reserves_nothing),

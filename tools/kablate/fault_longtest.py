@@ -26,7 +26,7 @@ import tempfile
 import time
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate import train_test
 from tools.kablate.train_test import (CHANGES_WITH_TIME, ENVIRONMENT, OUTPUT, ROOT, TREE, Run, Tree,
@@ -80,25 +80,21 @@ def problem_with(n):
     return None
 
 
-class Faults(unittest.TestCase):
-    steps = STEPS
+class Attempts(unittest.TestCase):
+    """A run in which a call fails, for many calls."""
     workers = 1
 
-    @classmethod
-    def setUpClass(cls):
-        cls.binary = cls.make_binary()
-        cls.whole = Run(cls.binary)
-        cls.whole.train()
-        cls.rows = rows_of(cls.whole.runs)
+    def failing(self, kind, n, count):
+        """Variables that make call n of this kind fail; the numbers of calls are written to the file `count`."""
+        raise NotImplementedError
 
-    @classmethod
-    def make_binary(cls):
-        return built("smoke", tuple(SETTINGS.items()))
+    def total(self, kind, count):
+        """The number of calls of this kind in that file."""
+        return int(count.read_text())
 
     def fault(self, kind, n, command, count=None):
         """Its exit status and what it said; the whole run hangs for nobody."""
-        more = {"FAULT": f"{kind}:{n}", "FAULT_COUNT": str(count or os.devnull),
-                **self.preloaded()}
+        more = self.failing(kind, n, count or os.devnull)
         try:
             done = subprocess.run(command, cwd=TREE, env={**ENVIRONMENT, **more}, text=True,
                                   errors="replace", capture_output=True, timeout=PATIENCE)
@@ -106,22 +102,20 @@ class Faults(unittest.TestCase):
             self.fail(f"{kind} {n}: it hangs")
         return done.returncode, done.stdout + done.stderr
 
-    def preloaded(self):
-        return {"LD_PRELOAD": str(library())}
-
     def numbers(self, kind, command):
         """Of the calls that shall fail."""
         count = ROOT / "count"
         status, said = self.fault(kind, 0, command, count)
         self.assertEqual(status, 0, said)
-        total = int(count.read_text())
+        total = self.total(kind, count)
         self.assertGreater(total, 20)
         chosen = self.choose(kind, total)
         print(f"# {kind}: {len(chosen)} of {total} calls, from {chosen[0]} on", flush=True)
         return chosen
 
     def choose(self, kind, total):
-        return range(1 + random.randrange(self.steps[kind]), total + 1, self.steps[kind])
+        """Which of so many calls fail, one in each attempt."""
+        raise NotImplementedError
 
     def attempt_each(self, kind, numbers, function):
         """Several at once, each in a process of its own."""
@@ -135,6 +129,30 @@ class Faults(unittest.TestCase):
                     self.assertIsNone(problem)
                 if count % 1000 == 0:
                     print(f"# {kind}: {count} of {len(numbers)}", flush=True)
+
+
+class Faults(Attempts):
+    steps = STEPS
+
+    @classmethod
+    def setUpClass(cls):
+        cls.binary = cls.make_binary()
+        cls.whole = Run(cls.binary)
+        cls.whole.train()
+        cls.rows = rows_of(cls.whole.runs)
+
+    @classmethod
+    def make_binary(cls):
+        return built("smoke", tuple(SETTINGS.items()))
+
+    def failing(self, kind, n, count):
+        return {"FAULT": f"{kind}:{n}", "FAULT_COUNT": str(count), **self.preloaded()}
+
+    def preloaded(self):
+        return {"LD_PRELOAD": str(library())}
+
+    def choose(self, kind, total):
+        return range(1 + random.randrange(self.steps[kind]), total + 1, self.steps[kind])
 
     def check_end(self, status, said, name):
         self.assertIn(status, (0, 1), f"{name}: {said}")

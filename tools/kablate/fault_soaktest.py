@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate import fault_longtest, train_test
 from tools.kablate.fault_longtest import FAULT_C, SETTINGS

@@ -131,7 +131,7 @@ static enum status hash_values(const struct params *params, int i, bool gradient
 				  gradient ? param_grad(params, i) : param_data(params, i), bytes);
 	sha256_add(s, host, bytes);
 	free(host);
-	return OK;
+	return params->backend->check(params->backend, err);
 }
 
 static enum status put_parameters(const struct params *params, FILE *file, struct error *err)

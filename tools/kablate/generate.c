@@ -191,7 +191,7 @@ static enum status stream(struct generator *x, const struct run_setup *setup,
 	for (int64_t i = 0; i < o->tokens; i++) {
 		int64_t token;
 
-		if (next_logits(x, err) != OK)
+		if (next_logits(x, err) != OK || setup->backend.check(&setup->backend, err) != OK)
 			return FAIL;
 		token = sample_token(x->logits, vocabulary_size(v), o->temperature, o->top_k,
 				     rng_uniform(key, (uint64_t)i));
@@ -242,7 +242,10 @@ enum status generate(struct run_setup *setup, const struct generate_options *o, 
 {
 	const struct decoder_use use = sample_use(setup->model, o->context);
 	struct weights_origin origin;
+	struct error notice;
 
+	if (!model_keeps_state(setup->model, &notice))
+		fprintf(stderr, "kablate: %s\n", notice.text);
 	if (run_memory_reserve_decoder(setup, &use, err) != OK ||
 	    run_setup_load(setup, o->weights, &origin, err) != OK ||
 	    generate_text(setup, o, out, out, err) != OK)

@@ -8,7 +8,7 @@ import sys
 import unittest
 from unittest import mock
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate import mpi_longtest, train_test
 from tools.kablate.train_test import DIVERGED, OUTPUT, RESUMABLE, STUDY, STUDY_SETTINGS, Case, Run, program
@@ -177,7 +177,7 @@ class Gpu(Case):
 
 class WithoutGpu(Case):
     def test_one_sentence(self):
-        """No library, no driver or no GPU: told at once, and nothing is left behind."""
+        """No library, no driver or no GPU: an error at once, and nothing is left behind."""
         with mock.patch.dict(train_test.ENVIRONMENT, {"NVCC": ""}):     # which would take minutes to build it
             run = Run(on_gpu(GPT2_MAX_ITERS=2))
         said = run.train(expect=1)

@@ -24,8 +24,8 @@
 #include "tools/kablate/run_audit.h"
 #include "tools/kablate/run_setup.h"
 #include "tools/kablate/run_workload.h"
-#include "tools/kablate/session.h"
 #include "tools/kablate/vocabulary.h"
+#include "tools/kablate/worker.h"
 
 /* Exit statuses; 0 is a run that reached its end. */
 enum {
@@ -42,7 +42,7 @@ struct arguments {
 	uint64_t seed, repeat;
 	int64_t context, batch;
 	double seconds;
-	const char *lengths, *seeds;
+	const char *lengths, *seeds, *identities;
 	struct session_options session;
 	struct generate_options generate;
 	bool json;
@@ -52,6 +52,7 @@ static const char usage[] =
 	"kablate - train or examine the configuration compiled into this program\n"
 	"\n"
 	"    kablate train [--seed N] [--repeat N] [--runs DIR] [--experiment NAME] [--step NAME]\n"
+	"    kablate train --seeds N,N.. ..             many runs: on a GPU together, as far as they fit\n"
 	"    kablate identity [--seed N] [--repeat N]   the run's identity, and nothing else\n"
 	"    kablate identity --seeds N,N.. [--repeat N]    of many runs, a line each\n"
 	"    kablate describe [--json] [--context N]    parameters, work, memory, decode state\n"
@@ -79,16 +80,19 @@ static const char usage[] =
 	"                   (default: the trained length)\n"
 	"  --lengths N,N..  rows of these lengths (default: the trained one); longer ones where\n"
 	"                   positions are not learned\n"
-	"  --identity HEX   train only if the run's identity begins with this\n"
-	"  --any-environment    go on with a run even if its bits may differ\n"
+	"  --identity HEX   train only if the run's identity begins with this; with --seeds HEX,HEX..\n"
+	"  --times          print what the time of training went to, as JSON\n"
+	"  --keep-diverged  a divergence is a result: such a run is done\n"
+	"  --any-environment    resume a run even if its bits may differ\n"
 	"  --lines          a line per interval, also on a terminal\n"
+	"  --records        progress for make, which draws all runs (core/train/progress.h)\n"
 	"  --journal-only   leave results.db alone: `results update` brings it up to date\n"
 	"  --weights FILE, --prompt TEXT, --tokens N (200), --temperature X (0.8), --top-k N (0: all),\n"
 	"  --tokenizer T (that of the data)         for generate; --seed chooses another text.\n"
 	"                   The default prompt is the beginning of a validation row\n"
 	"\n"
-	"Ctrl-C finishes the iteration, saves and exits with 75; the same command goes on from\n"
-	"there.  A second Ctrl-C ends it at once.  SIGUSR2 saves and goes on.\n"
+	"Ctrl-C finishes the iteration, saves and exits with 75; the same command resumes from\n"
+	"there.  A second Ctrl-C ends it at once.  SIGUSR2 saves and continues.\n"
 	"\n"
 	"Example: kablate train --seed 3 --experiment ra-score --step 1-on --baseline 0-off\n";
 
@@ -182,9 +186,9 @@ static void ignore_note(void *context, const char *text)
 
 static int run_estimate(struct run_setup *setup, const struct arguments *a)
 {
-	struct workload workload = run_workload(setup);
 	struct trainer *trainer = NULL;
 	struct description d;
+	struct train_run run;
 	double seconds = 0, work;
 	struct error err;
 	int status = 0;
@@ -199,9 +203,10 @@ static int run_estimate(struct run_setup *setup, const struct arguments *a)
 	    OK) /* few rows give products a larger share */
 		return complain(&err);
 	setup->train.accumulate = 1;
-	if (run_setup_prepare(setup, ignore_note, NULL, &err) != OK ||
-	    trainer_create(&trainer, &workload, &setup->train, setup->params, setup->optimizer,
-			   &setup->backend, &err) != OK ||
+	run = run_of(setup);
+	if (run_setup_prepare(setup, &setup->seed, ignore_note, NULL, &err) != OK ||
+	    trainer_create(&trainer, &run, 1, setup->params, setup->optimizer, &setup->backend,
+			   &err) != OK ||
 	    trainer_estimate(trainer, &seconds, &err) != OK)
 		status = complain(&err);
 	else
@@ -236,7 +241,7 @@ static int run_fingerprint(struct run_setup *setup, const struct arguments *a)
 	struct error err;
 
 	(void)a;
-	if (run_setup_prepare(setup, ignore_note, NULL, &err) != OK ||
+	if (run_setup_prepare(setup, &setup->seed, ignore_note, NULL, &err) != OK ||
 	    fingerprint_take(setup, stdout, &err) != OK)
 		return complain(&err);
 	return 0;
@@ -363,7 +368,32 @@ static int run_unread(struct run_setup *setup, const struct arguments *a)
 
 /* ------------------------------------------------------------------ training */
 
-static int run_train(struct run_setup *setup, const struct arguments *a)
+static int count_words(const char *list)
+{
+	int n = 1;
+
+	for (; *list; list++)
+		n += *list == ',';
+	return n;
+}
+
+/* The words of two lists, which are cut in place.  False: they do not fit together. */
+static bool read_wanted(char *seeds, char *identities, struct wanted_run *wanted, int n)
+{
+	for (int i = 0; i < n; i++) {
+		const char *seed = strsep(&seeds, ",");
+
+		wanted[i].identity = identities ? strsep(&identities, ",") : NULL;
+		if (!seed || !parse_number(seed, &wanted[i].seed)) {
+			fprintf(stderr, "kablate: '%s' is not a whole number\n", seed ? seed : "");
+			return false;
+		}
+	}
+	return !identities && !seeds;
+}
+
+/* How a process that trained ends. */
+static int exit_of(enum train_end end)
 {
 	static const int exits[] = {
 		[TRAIN_DONE] = 0,
@@ -371,15 +401,50 @@ static int run_train(struct run_setup *setup, const struct arguments *a)
 		[TRAIN_DIVERGED] = EXIT_DIVERGED,
 		[TRAIN_BUDGET] = 0,
 		[TRAIN_INVALID] = EXIT_WRONG,
+		[TRAIN_FAILED] = EXIT_WRONG,
 	};
+
+	return exits[end];
+}
+
+static int train_runs(struct run_setup *setup, const struct arguments *a,
+		      const struct wanted_run *wanted, int n)
+{
 	enum train_end end;
 	struct error err;
 
 	if (config_check_read(setup->config, &err) != OK)
 		return complain(&err);
-	if (session_run(setup, &a->session, &end, &err) != OK)
+	if (worker_run(setup, wanted, n, &a->session, &end, &err) != OK)
 		return complain(&err);
-	return run_setup_leads(setup) ? exits[end] : 0; /* rank 0 speaks for all */
+	return run_setup_leads(setup) ? exit_of(end) : 0; /* rank 0 speaks for all */
+}
+
+static int train_list(struct run_setup *setup, const struct arguments *a)
+{
+	const int n = count_words(a->seeds);
+	struct wanted_run *wanted = calloc((size_t)n, sizeof(*wanted));
+	char *seeds = strdup(a->seeds), *identities = a->identities ? strdup(a->identities) : NULL;
+	int result = EXIT_USAGE;
+
+	if (!wanted || !seeds || (a->identities && !identities))
+		result = EXIT_WRONG;
+	else if (a->identities && count_words(a->identities) != n)
+		fprintf(stderr,
+			"kablate: --seeds and --identity have lists of different lengths\n");
+	else if (read_wanted(seeds, identities, wanted, n))
+		result = train_runs(setup, a, wanted, n);
+	free(wanted);
+	free(seeds);
+	free(identities);
+	return result;
+}
+
+static int run_train(struct run_setup *setup, const struct arguments *a)
+{
+	const struct wanted_run one = { a->seed, a->identities };
+
+	return a->seeds ? train_list(setup, a) : train_runs(setup, a, &one, 1);
 }
 
 /* --------------------------------------------------------------------- main */
@@ -425,8 +490,11 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		{ "context", required_argument, NULL, 'c' },
 		{ "json", no_argument, NULL, 'j' },
 		{ "lines", no_argument, NULL, 'l' },
+		{ "records", no_argument, NULL, 'R' },
 		{ "identity", required_argument, NULL, 'i' },
 		{ "any-environment", no_argument, NULL, 'a' },
+		{ "keep-diverged", no_argument, NULL, 'K' },
+		{ "times", no_argument, NULL, 'M' },
 		{ "journal-only", no_argument, NULL, 'J' },
 		{ "weights", required_argument, NULL, 'w' },
 		{ "lengths", required_argument, NULL, 'L' },
@@ -489,10 +557,13 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 			a->json = true;
 			break;
 		case 'l':
-			a->session.lines = true;
+			a->session.progress = PROGRESS_LINES;
+			break;
+		case 'R':
+			a->session.progress = PROGRESS_RECORDS;
 			break;
 		case 'i':
-			a->session.identity = optarg;
+			a->identities = optarg;
 			break;
 		case 'B':
 			a->batch = (int64_t)number;
@@ -503,8 +574,15 @@ static bool parse_arguments(int argc, char **argv, struct arguments *a)
 		case 'a':
 			a->session.any_environment = true;
 			break;
+		case 'M':
+			a->session.times = true;
+			break;
+		case 'K':
+			a->session.keep_diverged = true;
+			break;
 		case 'E':
 			a->seeds = optarg;
+			a->seed = strtoull(optarg, NULL, 10); /* audits have the first one */
 			break;
 		case 'J':
 			a->session.journal_only = true;
@@ -602,7 +680,7 @@ static bool asked_for(int argc, char **argv, const char *option)
 	return strcmp(argv[1], option) == 0 || (argc > 2 && strcmp(argv[2], option) == 0);
 }
 
-/* Nobody has seen what did not reach its place. */
+/* Output that could not be written was not seen. */
 static int end_output(int result)
 {
 	struct error err;

@@ -2,7 +2,7 @@
 """Start the ranks of one run through mpirun:  launch.py --ranks N PROGRAM ARGUMENTS...
 
 A signal to stop reaches every rank, and the run saves, which mpirun alone does not wait for: it
-would kill the ranks within seconds.  When a rank dies, its name is told in one line.
+would kill the ranks within seconds.  When a rank dies, its name is printed in one line.
 
 Example: python3 -m tools.kablate.launch --ranks 2 build/plan/0-baseline/kablate train --seed 1
 """
@@ -42,7 +42,7 @@ def told(lines):
     if dead:
         rank, process, node, number = dead.groups()
         return [f"kablate: rank {rank} (process {process} on {node}) died of signal {number}; the run ends, "
-                "and make goes on from its last checkpoint\n"]
+                "and make resumes from its last checkpoint\n"]
     return [] if EXPECTED.search(text) else lines
 
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate import launch, train_test
 from tools.kablate.mpi_longtest import TOGETHER, ranks_program
@@ -17,7 +17,7 @@ class Alone(Case):
     def test_what_belongs_to_the_identity(self):
         plain, ordered = program(STUDY, TOGETHER, ORDERED_SUM="n"), ranks_program(1)
         self.assertNotEqual(Run(plain).identity, Run(ordered).identity)
-        # Sums of one process, as they were: nothing about ranks is told.
+        # Sums of one process, as they were: nothing about ranks is printed.
         done = subprocess.run([plain, "describe"], capture_output=True, text=True, check=True)
         self.assertNotIn("rank", done.stdout)
 
@@ -38,7 +38,7 @@ class Alone(Case):
     def test_messages_of_mpirun(self):
         dead = ["mpirun noticed that process rank 1 with PID 7 on\n", "node far exited on signal 9 (Killed).\n"]
         self.assertEqual(launch.told(dead), ["kablate: rank 1 (process 7 on far) died of signal 9; the run ends, and make "
-                                             "goes on from its last checkpoint\n"])
+                                             "resumes from its last checkpoint\n"])
         self.assertEqual(launch.told(["Process returned a non-zero exit code.\n"]), [])
         self.assertEqual(launch.told(["No slots.\n"]), ["No slots.\n"])
 

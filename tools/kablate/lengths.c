@@ -98,7 +98,7 @@ static enum status score_row(struct lengths *x, uint64_t row, struct error *err)
 			return FAIL;
 		score_piece(x, first, n);
 	}
-	return OK;
+	return x->setup->backend.check(&x->setup->backend, err);
 }
 
 /* ------------------------------------------------------------------- output */
@@ -287,7 +287,10 @@ enum status evaluate_lengths(struct run_setup *setup, const char *lengths, const
 	struct weights_origin origin;
 	struct printer printer = { .out = out, .before = "\"lengths\": [" };
 	char trained[24];
+	struct error notice;
 
+	if (!model_keeps_state(setup->model, &notice))
+		fprintf(stderr, "kablate: %s\n", notice.text);
 	if (!lengths || !lengths[0]) {
 		snprintf(trained, sizeof(trained), "%lld", (long long)setup->source.length);
 		lengths = trained;

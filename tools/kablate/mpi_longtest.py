@@ -8,7 +8,7 @@ import signal
 import sys
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate import train_test
 from tools.kablate.train_test import DIVERGED, OUTPUT, RESUMABLE, ROOT, STUDY, STUDY_SETTINGS, Case, Run, Tree, program

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate import train_test
 from tools.kablate.train_test import OUTPUT, ROOT, SETTINGS, Case, Held, Run, Tree, program

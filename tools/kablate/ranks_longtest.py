@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Many deaths of ranks: whichever rank is killed, and however many go on, the run ends in the same bits."""
+"""Many deaths of ranks: for any rank that is killed, and any number that resume, the run ends in the same bits."""
 import json
 import os
 import random
@@ -10,7 +10,7 @@ import time
 import unittest
 from unittest import mock
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate import train_test
 from tools.kablate.mpi_longtest import TOGETHER, Ranks, why_no_mpi

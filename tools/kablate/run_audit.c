@@ -36,7 +36,8 @@ enum status audit_run(const struct run_setup *setup, struct audit_report *report
 	const struct model_task task = run_setup_task(setup);
 
 	if (audit_model(setup->config, &task, &setup->backend, &setup->audit, report, err) != OK ||
-	    (setup->audit.training && training_audit(setup, report, err) != OK))
+	    (setup->audit.training && training_audit(setup, report, err) != OK) ||
+	    setup->backend.check(&setup->backend, err) != OK)
 		return FAIL;
 	return audit_data(setup, report, err);
 }

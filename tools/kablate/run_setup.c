@@ -76,6 +76,13 @@ static enum status read_ranks(struct run_setup *setup, struct error *err)
 		setup->rank_count, (long long)setup->train.accumulate);
 }
 
+static bool is_for_gpu(const struct config *c)
+{
+	const char *device = config_raw(c, "BACKEND");
+
+	return device && strcmp(device, "cuda") == 0;
+}
+
 static void read_rest_of_ranks(struct run_setup *setup)
 {
 	static const char *const transports[] = { "auto", "nccl", "host", NULL };
@@ -83,9 +90,10 @@ static void read_rest_of_ranks(struct run_setup *setup)
 
 	config_int(c, "RANKS");
 	config_bool(c, "ORDERED_SUM");
-	if (strcmp(setup->backend.name, "cuda") != 0)
+	if (!is_for_gpu(c))
 		return;
 	config_int(c, "CUDA_DEVICE");
+	setup->most_replicas = setup->replicas ? (int)config_int(c, "REPLICAS_MOST") : 1;
 	setup->transport = transports[config_choice(c, "RANKS_TRANSPORT", transports)];
 	if (setup->rank_count > 1)
 		config_int(c, "RANKS_PER_GPU");
@@ -129,6 +137,19 @@ void run_setup_identity(const struct run_setup *setup, uint64_t seed, char hex[S
 	sha256_hex(&s, hex);
 }
 
+enum status run_setup_reseed(struct run_setup *run, const struct run_setup *setup, uint64_t seed,
+			     struct error *err)
+{
+	*run = *setup;
+	run->seed = run->source.seed = run->train.seed = seed;
+	run_setup_identity(setup, seed, run->identity);
+	run->record = (struct weights_record){ 0 };
+	run->train.identity = run->identity;
+	run->train.about = run->record.pair;
+	return weights_record_make(&run->record, run->config, run->source.vocab, run->identity,
+				   err);
+}
+
 static void make_identity(struct run_setup *setup)
 {
 	sha256_init(&setup->symbols);
@@ -151,22 +172,57 @@ static enum status open_source(struct run_setup *setup, bool model_only, struct 
 	return OK;
 }
 
+/* In tests, KABLATE_TEST_BACKEND=emulated is the GPU of programs for a GPU. */
+static const char *device_name(const char *configured)
+{
+	return strcmp(configured, "cuda") == 0 && strcmp(backend_name_for_tests(), "cpu") != 0
+		       ? backend_name_for_tests()
+		       : configured;
+}
+
+static struct backend_options backend_options_of(const struct run_setup *setup, const char *name)
+{
+	return (struct backend_options){
+		.name = device_name(name),
+		.precision = setup->precision,
+		.threads = setup->threads,
+		.device = number_of_gpu(setup->config),
+	};
+}
+
 static enum status open_backend(struct run_setup *setup, struct error *err)
 {
 	const char *name = config_text(setup->config, "BACKEND");
-	const struct backend_options options = {
-		.name = name,
-		.precision = setup->precision,
-		.threads = configured_threads(setup->config),
-		.device = number_of_gpu(setup->config),
-	};
+	struct backend_options options;
 
+	setup->threads = configured_threads(setup->config);
 	if (config_check(setup->config, err) != OK)
 		return FAIL;
 	if (strcmp(name, "emulated") == 0)
 		return fail(err,
 			    "CONFIG_BACKEND=emulated: the emulated GPU is for tests, not for runs");
+	options = backend_options_of(setup, name);
 	return backend_open(&setup->backend, &options, err);
+}
+
+enum status run_setup_open_replicas(const struct run_setup *setup, int n, double replica_bytes,
+				    struct backend *backend, struct error *err)
+{
+	struct backend_options options =
+		backend_options_of(setup, config_raw(setup->config, "BACKEND"));
+
+	options.replicas = n;
+	options.replica_bytes = (size_t)replica_bytes;
+	return backend_open(backend, &options, err);
+}
+
+/*
+ * Are the runs of the step replicas of one program?  Their number is no part of their identity.
+ * Records from before it was a setting lack it.
+ */
+static bool configured_replicas(struct config *c)
+{
+	return is_for_gpu(c) && config_raw(c, "REPLICAS") && config_bool(c, "REPLICAS");
 }
 
 struct model_task run_setup_task(const struct run_setup *setup)
@@ -201,6 +257,7 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 
 	*setup = (struct run_setup){ .config = c, .seed = seed, .repeat = repeat };
 	setup->precision = configured_precision(c);
+	setup->replicas = configured_replicas(c);
 	type = precision_type(setup->precision);
 	if (open_backend(setup, err) != OK)
 		return FAIL;
@@ -233,6 +290,7 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 	setup->sample = config_int(c, "EVAL_SAMPLE");
 	setup->audit = audit_configured(c, setup->model, type, seed);
 	setup->train.check_floor = setup->audit.data;
+	setup->train.audited = setup->audit.training ? c : NULL;
 	return config_check(c, err);
 }
 
@@ -304,8 +362,7 @@ static enum status make_measurer(struct run_setup *setup, struct error *err)
 	return status;
 }
 
-static enum status load_initial(struct run_setup *setup,
-				void (*note)(void *context, const char *text), void *context,
+static enum status load_initial(struct run_setup *setup, run_setup_note note, void *context,
 				struct error *err)
 {
 	struct weights_origin origin;
@@ -359,26 +416,44 @@ static enum status divide(struct run_setup *setup, struct error *err)
 	return shards_join(setup->shards, setup->optimizer, err);
 }
 
-enum status run_setup_make_parameters(struct run_setup *setup,
-				      void (*note)(void *context, const char *text), void *context,
-				      struct error *err)
+static enum status start_run(struct run_setup *setup, uint64_t seed, run_setup_note note,
+			     void *context, struct error *err)
 {
-	if (name_parameters(setup, err) != OK ||
-	    params_allocate(setup->params, &setup->backend, true, err) != OK ||
-	    params_initialise(setup->params, setup->seed, err) != OK)
+	if (params_initialise(setup->params, seed, err) != OK)
 		return FAIL;
-	if (setup->init_hash[0] && load_initial(setup, note, context, err) != OK)
+	return setup->init_hash[0] ? load_initial(setup, note, context, err) : OK;
+}
+
+enum status run_setup_start(struct run_setup *setup, const uint64_t *seeds, run_setup_note note,
+			    void *context, struct error *err)
+{
+	enum status status = OK;
+
+	if (name_parameters(setup, err) != OK ||
+	    params_allocate(setup->params, &setup->backend, true, err) != OK)
+		return FAIL;
+	for (int i = 0; i < backend_replicas(&setup->backend) && status == OK; i++) {
+		backend_choose(&setup->backend, i);
+		status = start_run(setup, seeds[i], note, context, err);
+	}
+	backend_choose(&setup->backend, REPLICAS_ALL);
+	return status;
+}
+
+enum status run_setup_make_parameters(struct run_setup *setup, const uint64_t *seeds,
+				      run_setup_note note, void *context, struct error *err)
+{
+	if (run_setup_start(setup, seeds, note, context, err) != OK)
 		return FAIL;
 	if (run_setup_is_divided(setup))
 		return divide(setup, err);
 	return optimizer_create(&setup->optimizer, &setup->optim, setup->params, err);
 }
 
-enum status run_setup_prepare(struct run_setup *setup,
-			      void (*note)(void *context, const char *text), void *context,
-			      struct error *err)
+enum status run_setup_prepare(struct run_setup *setup, const uint64_t *seeds, run_setup_note note,
+			      void *context, struct error *err)
 {
-	if (run_setup_make_parameters(setup, note, context, err) != OK)
+	if (run_setup_make_parameters(setup, seeds, note, context, err) != OK)
 		return FAIL;
 	return make_measurer(setup, err);
 }
@@ -408,13 +483,18 @@ enum status run_setup_load(struct run_setup *setup, const char *weights,
 	return weights_record_check(setup->params, weights, err);
 }
 
-void run_setup_close(struct run_setup *setup)
+void run_setup_release(struct run_setup *setup)
 {
 	measurer_destroy(setup->measurer);
-	weights_record_free(&setup->record);
 	optimizer_destroy(setup->optimizer);
 	shards_destroy(setup->shards);
 	params_destroy(setup->params);
+}
+
+void run_setup_close(struct run_setup *setup)
+{
+	run_setup_release(setup);
+	weights_record_free(&setup->record);
 	model_free(setup->model);
 	if (setup->source_open)
 		source_close(&setup->source);

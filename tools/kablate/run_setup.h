@@ -32,6 +32,10 @@ struct run_setup {
 	struct source source;
 	struct model *model;
 	enum precision precision;
+	bool replicas;	   /* its runs train together, as replicas of one program */
+	int most_replicas; /* how many at once */
+	int threads;
+	struct run_setup *alone; /* of replicas: the same step with memory for one run */
 	struct backend backend;
 	struct params *params;
 	struct optimizer *optimizer;
@@ -71,27 +75,46 @@ enum status run_setup_open_config(struct run_setup *setup, struct config *c, uin
 /* The identity that the run has with another seed: nothing else of it depends on the seed. */
 void run_setup_identity(const struct run_setup *setup, uint64_t seed, char hex[SHA256_HEX_SIZE]);
 
+/*
+ * The same run with another seed: it shares everything but seed, identity and record with `setup`,
+ * which must outlive it.  Ends with weights_record_free(&run->record).
+ */
+enum status run_setup_reseed(struct run_setup *run, const struct run_setup *setup, uint64_t seed,
+			     struct error *err) MUST_CHECK;
+
+/*
+ * A backend for n runs of this setup at once; `replica_bytes`: what each takes of the device.
+ */
+enum status run_setup_open_replicas(const struct run_setup *setup, int n, double replica_bytes,
+				    struct backend *backend, struct error *err) MUST_CHECK;
+
 /* To be called before training: join the other processes of this run. */
 enum status run_setup_join_ranks(struct run_setup *setup, struct error *err) MUST_CHECK;
 
 /* What the model has to fit.  The batch decides its form, even if nothing is trained. */
 struct model_task run_setup_task(const struct run_setup *setup);
 
-/* Does this process write what the run tells?  One of its ranks does. */
+/* Does this process write the records of the run?  One of its ranks does. */
 bool run_setup_leads(const struct run_setup *setup);
 
 /* Does each rank have pieces of the parameters of its own? */
 bool run_setup_is_divided(const struct run_setup *setup);
 
+/* Gets what is worth a warning. */
+typedef void (*run_setup_note)(void *context, const char *text);
+
+/* Parameters with the starting values of these runs, one per replica of the backend. */
+enum status run_setup_start(struct run_setup *setup, const uint64_t *seeds, run_setup_note note,
+			    void *context, struct error *err) MUST_CHECK;
+
 /* Parameters with their starting values, and the optimizer. */
-enum status run_setup_make_parameters(struct run_setup *setup,
-				      void (*note)(void *context, const char *text), void *context,
+enum status run_setup_make_parameters(struct run_setup *setup, const uint64_t *seeds,
+				      run_setup_note note, void *context,
 				      struct error *err) MUST_CHECK;
 
 /* The same, and the sample of the measurements. */
-enum status run_setup_prepare(struct run_setup *setup,
-			      void (*note)(void *context, const char *text), void *context,
-			      struct error *err) MUST_CHECK;
+enum status run_setup_prepare(struct run_setup *setup, const uint64_t *seeds, run_setup_note note,
+			      void *context, struct error *err) MUST_CHECK;
 
 /* Only parameters, drawn or from weights of the same model: for questions, not for training. */
 enum status run_setup_draw(struct run_setup *setup, struct error *err) MUST_CHECK;
@@ -101,6 +124,9 @@ enum status run_setup_load(struct run_setup *setup, const char *weights,
 /* What training costs, and decoding after this many tokens; 0: the trained length. */
 enum status run_setup_describe(const struct run_setup *setup, int64_t context,
 			       struct description *d, struct error *err) MUST_CHECK;
+
+/* Gives back what run_setup_prepare() made. */
+void run_setup_release(struct run_setup *setup);
 
 void run_setup_close(struct run_setup *setup);
 

@@ -1,5 +1,7 @@
 #include "tools/kablate/run_workload.h"
 
+#include <stdlib.h>
+
 #include "models/gpt2_names.h"
 #include "tools/kablate/generate.h"
 #include "tools/kablate/lengths.h"
@@ -41,6 +43,13 @@ static void record(void *context, const char *name, double value)
 	metrics_value(m->metrics, m->iteration, name, value);
 }
 
+static enum status probe_model(void *context, struct error *err)
+{
+	const struct run_setup *setup = context;
+
+	return measurer_run(setup->measurer, err);
+}
+
 static enum status measure_model(void *context, struct metrics *m, int64_t iteration,
 				 struct error *err)
 {
@@ -50,13 +59,32 @@ static enum status measure_model(void *context, struct metrics *m, int64_t itera
 	return measure(setup->measurer, record, &measured, err);
 }
 
+/* Decoders run one model: where there are replicas, the setup of one run becomes that of this one.
+ */
+static enum status become(struct run_setup *alone, const struct run_setup *run, struct error *err)
+{
+	const size_t bytes = (size_t)run->params->total * dtype_size(run->params->type);
+	void *host = malloc(bytes);
+
+	if (!host)
+		return fail_memory(err, "weights", bytes);
+	run->backend.download(&run->backend, host, run->params->data, bytes);
+	alone->backend.upload(&alone->backend, alone->params->data, host, bytes);
+	params_changed(alone->params);
+	alone->seed = run->seed;
+	free(host);
+	return OK;
+}
+
 static enum status conclude(void *context, struct metrics *m, int64_t iteration, struct error *err)
 {
-	struct run_setup *setup = context;
+	struct run_setup *run = context, *setup = run->alone ? run->alone : run;
 
-	if (record_lengths(setup, setup->lengths, m, iteration, err) != OK)
+	if (run->alone && become(run->alone, run, err) != OK)
 		return FAIL;
-	return record_sample(setup, setup->sample, m, iteration, err);
+	if (record_lengths(setup, run->lengths, m, iteration, err) != OK)
+		return FAIL;
+	return record_sample(setup, run->sample, m, iteration, err);
 }
 
 struct workload run_workload(struct run_setup *setup)
@@ -68,10 +96,16 @@ struct workload run_workload(struct run_setup *setup)
 		.train_row = train_row,
 		.valid_row = valid_row,
 		.valid_rows = setup->source.valid_rows,
-		.components = setup->source.task->components,
+		.components = setup->source.components,
 		.bytes_per_token = setup->source.bytes_per_token,
 		.layer_prefix = LAYER_PREFIX,
+		.probe = probe_model,
 		.measure = measure_model,
 		.conclude = conclude,
 	};
+}
+
+struct train_run run_of(struct run_setup *setup)
+{
+	return (struct train_run){ .workload = run_workload(setup), .options = setup->train };
 }

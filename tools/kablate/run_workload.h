@@ -10,4 +10,7 @@
 /* The setup must outlive the workload. */
 struct workload run_workload(struct run_setup *setup);
 
+/* With the options of the setup. */
+struct train_run run_of(struct run_setup *setup);
+
 #endif

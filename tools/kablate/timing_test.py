@@ -6,7 +6,7 @@ import sqlite3
 import sys
 import time
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate import train_test
 from tools.kablate.train_test import RESUMABLE, Case, Run, study
@@ -38,7 +38,7 @@ class Database(Case):
         lock.execute("BEGIN EXCLUSIVE")
         waiting = run.start()
         try:
-            waiting.until("goes on with its journal alone")
+            waiting.until("continues with its journal alone")
             lock.close()
             self.assertEqual(waiting.end(), 0)
         finally:

@@ -2,7 +2,7 @@
 """The memory of a whole GPT-2; tools/kablate/train_longtest.py takes some of its layers and half its block."""
 import sys
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate import train_longtest, train_test
 from tools.testing import tap

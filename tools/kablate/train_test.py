@@ -28,7 +28,7 @@ import time
 import unittest
 from unittest import mock
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.testing import tap
 
@@ -456,7 +456,7 @@ class Checkpoints(Case):
                 newest, before = run.iterations()[-1], run.iterations()[-2]
                 damage(run.checkpoints()[-1] / name, how)
                 text = run.train()
-                self.assertIn(f"checkpoint {newest} is unusable, going back to the one", text)
+                self.assertIn(f"checkpoint {newest} is unusable, going back to an older one", text)
                 self.assertIn(f"resuming after iteration {before}", text)
                 self.assert_same(run)
 
@@ -525,7 +525,7 @@ class Checkpoints(Case):
         self.assert_same(run)
 
     def test_no_record_no_way_on(self):
-        for name, complaint in (("run.json", "cannot go on ('make rerun"),
+        for name, complaint in (("run.json", "cannot continue ('make rerun"),
                                 ("journal.jsonl", "journal covers no checkpoint")):
             with self.subTest(name):
                 run = self.stopped()
@@ -559,8 +559,8 @@ class Checkpoints(Case):
         record.write_text(text.replace(json.dumps(compiler), '"another one"'))
         said = run.train(expect=1)
         self.assertIn(f"(compiler 'another one' then, '{compiler}' now)", said)
-        self.assertIn(f"'make rerun RUN={run.directory}' begins anew", said)
-        self.assertIn("'make ANY_ENVIRONMENT=1' goes on", said)
+        self.assertIn(f"'make rerun RUN={run.directory}' starts over", said)
+        self.assertIn("'make ANY_ENVIRONMENT=1' continues", said)
         self.assertEqual(run.state(), before)
         run.command.append("--any-environment")
         self.assertIn("resuming after iteration", run.train())
@@ -771,7 +771,7 @@ class Surroundings(Limits):
         run = Run(study())
         (run.runs / "results.db").write_bytes(b"no database" * 1000)
         text = run.train()
-        self.assertIn("goes on with its journal alone", text)
+        self.assertIn("continues with its journal alone", text)
         self.assertTrue((run.directory / "done").exists())
         rebuild = [OUTPUT / "bin/results", "rebuild", run.runs]
         subprocess.run(rebuild, check=True, capture_output=True)

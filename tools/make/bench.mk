@@ -39,10 +39,14 @@ bench-list: $(O)/setup-python
 bench-runs: $(bench_needs) $(O)/bin/results
 	$(Q)$(python) -m tools.bench.bench_runs --build '$(O)' $(call option,--counts,COUNTS)
 
-.PHONY: bench profile bench-list bench-scaling bench-runs
+# SET=CONFIG_A=B,..: further symbols.
+bench-worker: $(O)/setup-python $(filter cuda,$(BACKEND))
+	$(Q)$(python) -m tools.bench.bench_worker $(bench_options) $(call option,--counts,COUNTS) $(call option,--set,SET) \
+		$(call option,--defconfig,DEFCONFIG)
+
+.PHONY: bench profile bench-list bench-scaling bench-runs bench-worker
 
 #:   bench         time iterations beside PyTorch: ROWS='laptop-*' TORCH_PYTHON=;  bench-list: the rows
 #:                 BACKEND=cuda AT_ONCE=4: on a GPU; also bench-list, bench-decode, bench-scaling
 #:   profile       print where an iteration's time goes, by op: ROWS= PRECISION= BACKEND=cuda
-#:   bench-scaling plot time and memory over length, layers, width: LONGEST=8192 FIGURES=length DRAW=y
-#:   bench-runs    time plan, make, status and report of made-up studies;  COUNTS=100,1000
+#:   bench-scaling plot over length, layers, width;  bench-runs: studies;  bench-worker: seeds

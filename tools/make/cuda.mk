@@ -16,9 +16,12 @@ cuda_c := $(sort $(shell find core/backend/cuda -name '[!.]*.cu' 2>/dev/null))
 # Kernels use these files of the engine: the library has its own copy of them.
 cuda_needs := core/engine/tensor.c $(addprefix core/util/,build_id.c dtype.c file.c hash.c replace.c rng.c status.c)
 cuda_objects := $(cuda_c:%.cu=$(O)/%.cu.o) $(cuda_needs:%.c=$(O)/%.pic.o)
-$(foreach to,$(O) $(O)/trial,$(cuda_c:%.cu=$(to)/%.cu.o)): $(pointwise_headers)
+$(foreach to,$(O) $(O)/replicas $(O)/trial,$(cuda_c:%.cu=$(to)/%.cu.o)): $(formula_headers)
 cuda_library := $(O)/kablate_cuda.so
-cuda_built := $(if $(NVCC),$(cuda_library))
+# The same sources again, for replicas: core/backend/cuda/device/replicas.cuh.
+cuda_replicas := $(O)/kablate_cuda_replicas.so
+cuda_replica_objects := $(cuda_c:%.cu=$(O)/replicas/%.cu.o) $(cuda_needs:%.c=$(O)/%.pic.o)
+cuda_built := $(if $(NVCC),$(cuda_library) $(cuda_replicas))
 # Where cuBLAS is, if the system's loader does not know it (tools/make/nvcc.sh).
 toolkit := $(wildcard $(patsubst %/bin/nvcc,%,$(lastword $(NVCC)))/lib64)
 
@@ -28,12 +31,17 @@ $(O)/cuda-flags: $(call unless_holds,$(O)/cuda-flags,$(cuda_flags))
 	$(call write_stamp,$(cuda_flags))
 
 $(O)/%.cu.o: %.cu $(O)/cuda-flags
+	$(call cuda_compile)
+$(O)/replicas/%.cu.o: %.cu $(O)/cuda-flags
+	$(call cuda_compile,-DREPLICAS)
+define cuda_compile
 	$(call say,NVCC,$(@:$(O)/%=%))
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) $(nvcc_flags) -I. -I$(O) -MMD -MF $(@:.o=.d) -c $< -o $@
+	$(Q)$(NVCC) $(nvcc_flags) $1 -I. -I$(O) -MMD -MF $(@:.o=.d) -c $< -o $@
+endef
 $(O)/%.pic.o: %.c $(O)/flags
 	$(call cc,-fPIC)
--include $(cuda_objects:.o=.d)
+-include $(cuda_objects:.o=.d) $(cuda_replica_objects:.o=.d)
 
 # Where no GPU is known, tests only show that the backend compiles and links.  nvcc then hardly optimises, and no
 # program loads what it makes.
@@ -50,8 +58,9 @@ $(O)/trial/%.cu.o: %.cu $(O)/trial/fast
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) $(trial_flags) -I. -I$(O) -MMD -MF $(@:.o=.d) -c $< -o $@
 $(cuda_library): $(cuda_objects)
+$(cuda_replicas): $(cuda_replica_objects)
 $(cuda_trial): $(trial_objects) $(cuda_needs:%.c=$(O)/%.pic.o)
-$(cuda_library) $(cuda_trial):
+$(cuda_library) $(cuda_replicas) $(cuda_trial):
 	$(call say,NVCC,$(@:$(O)/%=%))
 	$(Q)$(NVCC) -shared -cudart static $^ -lcublas -lcublasLt $(toolkit:%=-Xlinker -rpath=%) -Xlinker --no-undefined -o $@
 -include $(trial_objects:.o=.d)
@@ -64,11 +73,11 @@ cuda: $(cuda_built)
 # ---------------------------------------------------------------- tests on a GPU
 # The tests of ops, optimizers and models reach a device only through its backend, so the same programs
 # test a GPU; gpu_test.py trains on it.
-gpu_tests := core/backend/backend_test core/optim/optim_test core/ranks/ranks_test \
+gpu_tests := core/backend/backend_test core/optim/optim_test core/ranks/ranks_test core/train/group_test core/train/update_audit_test \
 	$(addprefix core/ops/,op_test attention_test attention_bf16_test product_bf16_test fused_test \
-		state_test) \
+		state_test linear_attention_test) \
 	$(addprefix models/,parity_test measure_test decode_test test_vector_test \
-		autocast_test streams_test)
+		autocast_test streams_test replicas_test)
 gpu_results := $(gpu_tests:%=$(O)/gpu/%.result)
 $(gpu_results): $(O)/gpu/%.result: $(O)/% $(cuda_built) FORCE
 	@KABLATE_TEST_BACKEND=cuda sh tools/testing/runtest.sh 'GPU $*' $@ 480 $<
@@ -78,6 +87,12 @@ $(call results,$(gpu_training)): $(cuda_tested)
 tests-built: $(if $(filter $(gpu_training),$(chosen_tests)),$(cuda_tested))
 check-gpu: $(gpu_results) $(call results,$(gpu_training))
 	@sh tools/testing/summary.sh $(O) $(gpu_tests:%=gpu/%) $(gpu_training)
+
+# The GPU is shared, full or fails: kills, memory that another process takes, faults in kernels.
+check-gpu-faults: $(cuda_built) $(programs) $(O)/setup-python $(step_main:%.c=$(O)/%.o)
+	@KABLATE_TEST_BACKEND=cuda sh tools/testing/runtest.sh 'GPU faults' $(O)/gpu/faults.result 480 \
+		$(python) -m tools.kablate.gpu_fault_longtest
+	@sh tools/testing/summary.sh $(O) gpu/faults
 
 # NVIDIA's checkers look for wrong addresses, races, unset memory and barriers.  They are slow, so each op is a part of its
 # own, and -j runs parts side by side; attention has tests of its own.  SANITIZER= and PARTS= choose some of them.
@@ -104,6 +119,6 @@ $(sanitized): $(addprefix $(O)/,core/ops/op_test $(sanitized_tests)) $(cuda_buil
 check-gpu-sanitize: $(sanitized)
 	@echo '$(words $(sanitized)) passed, 0 failed'
 
-.PHONY: cuda which-nvcc check-gpu check-gpu-sanitize
+.PHONY: cuda which-nvcc check-gpu check-gpu-faults check-gpu-sanitize
 
-#:   cuda          build the GPU backend (nvcc);  check-gpu: test it;  check-gpu-sanitize: sanitizers
+#:   check-gpu, check-gpu-faults, check-gpu-sanitize   test the GPU backend;  cuda: build it (nvcc)

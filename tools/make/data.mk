@@ -5,7 +5,7 @@ data_vocabulary = $(if $(CONFIG_TOKENIZER_BYTE),--tokenizer bytes) \
 	$(if $(CONFIG_TOKENIZER_GPT2),--tokenizer $(call quoted,$(CONFIG_TOKENIZER_MERGES))) \
 	$(if $(CONFIG_TOKENIZER_TRAINED),--size $(CONFIG_TOKENIZER_SIZE))
 
-ifneq ($(filter data,$(MAKECMDGOALS)),)
+ifneq ($(filter data data-pack data-unpack,$(MAKECMDGOALS)),)
 $(need_config)
 # The rule runs every time, and rewrites the file only when it changes.
 $(plan)/data.conf: $(kconfig_needs) FORCE
@@ -22,7 +22,24 @@ data: $(O)/bin/data
 	$(Q)out=$$(dirname $(call quoted,$(CONFIG_DATA_TRAIN))) && mkdir -p "$$(dirname "$$out")" && \
 		set -- $(call quoted,$(CONFIG_DATA_TEXT)) && { test -e "$$1" || \
 		set -- $(foreach path,$(CONFIG_DATA_TEXT),$(call quoted,$(path))); } && \
-		$< prepare --out "$$out" $(data_vocabulary) "$$@"
+		$< prepare --out "$$out" $(data_vocabulary) --valid $(call quoted,$(CONFIG_DATA_VALID_SHARE)) \
+		$(if $(CONFIG_DATA_DISTINCT),--distinct) $(if $(CONFIG_DATA_COMPONENTS),--components) "$$@"
+
+# Text from Debian's packages (tools/data/corpus.py), and prepared data in parts for a machine without a network.
+corpus_dir := data/corpus
+corpus: $(O)/setup-python
+	$(if $(NAME),,$(error make corpus NAME=linux, NAME=docs or NAME=linux+docs))
+	$(Q)$(python) -m tools.data.corpus --out $(corpus_dir) -- $(call quoted,$(NAME))
+	@echo 'next: make defconfig-NAME+corpus && make data && make'
+
+# The directory of DATA_TRAIN, as OUT/part-*: `make data-unpack OUT=DIR` checks them and puts it back.
+pack_to = $(if $(OUT),$(call quoted,$(OUT)),$(error make $@: give OUT=, a directory for the parts))
+pack_megabytes = $(or $(MEGABYTES),60)
+data-pack:
+	$(Q)from=$$(dirname $(call quoted,$(CONFIG_DATA_TRAIN))) && to=$(pack_to) && mkdir -p "$$to" && \
+		sh tools/data/pack.sh pack "$$from" "$$to" $(call quoted,$(pack_megabytes))
+data-unpack:
+	$(Q)sh tools/data/pack.sh unpack "$$(dirname $(call quoted,$(CONFIG_DATA_TRAIN)))" $(pack_to)
 
 # Each fuzzer starts from the seeds in data/fuzz and runs for FUZZ_SECONDS, or FUZZ_RUNS inputs.  Inputs
 # that crash are kept as crash-* beside it.  Always clang, for its libFuzzer.  All fuzzers share the
@@ -67,7 +84,8 @@ $(fuzz_runs): $(O)/fuzz/%.run: $(O)/fuzz/% FORCE
 		status=$$?; printf '%s\n%s\n' $(<F) "$$(cat $(<F).log)"; exit $$status; }
 fuzz: $(fuzz_runs)
 
-.PHONY: data fuzz
+.PHONY: data corpus data-pack data-unpack fuzz
 
 #: Data, tests, upkeep
-#:   data          turn text (CONFIG_DATA_TEXT) into token files;  fuzz: try all parsers: FUZZ_SECONDS=
+#:   corpus NAME=linux+docs        text of Debian's packages;  data: text (CONFIG_DATA_TEXT) to tokens
+#:   data-pack, data-unpack OUT=DIR  token files in parts (MEGABYTES=60), for a machine without network

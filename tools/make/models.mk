@@ -6,4 +6,4 @@ check-vector: $(O)/bin/check_vector
 
 .PHONY: check-vector
 
-#:   check-vector VECTOR=FILE   compare with a test vector of tools/reference/golden.py;  BACKEND=cuda
+#:   check-vector VECTOR=FILE   compare with a test vector;  fuzz: try all parsers, FUZZ_SECONDS=

@@ -39,4 +39,3 @@ $(call results,core/ranks/mpi_longtest $(addprefix tools/,kablate/mpi_longtest.p
 
 .PHONY: ranks
 
-#:   ranks         build the transports of CONFIG_RANKS: MPI (mpicc), NCCL (nvcc, nccl.h)

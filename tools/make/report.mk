@@ -2,13 +2,14 @@
 
 report_tool = $(python) -m tools.report.report --runs $(call quoted,$(RUNS))
 
+report_options = $(call option,--tex-columns,TEX_COLUMNS)
 # E=NAME reports another experiment than .config's.
 configured = $(shell sed -n 's/^CONFIG_EXPERIMENT="\([[:alnum:]._+-]*\)"$$/\1/p' $(call quoted,$(KCONFIG_CONFIG)) 2>/dev/null)
 reported = $(or $(E),$(configured))
 # A run that cannot be taken in is a failure, but the others are reported.
 report: $(O)/setup-python $(O)/bin/results
 	$(Q)status=0; $(update_index) || status=$$?; \
-		$(report_tool) report $(if $(reported),$(call quoted,$(reported))) && exit $$status
+		$(report_tool) report $(report_options) $(if $(reported),$(call quoted,$(reported))) && exit $$status
 
 # Runs that went to Slurm are shown by their journals (tools/make/slurm.mk), other experiments by the database.
 shown_by_slurm = $(and $(on_cluster),$(if $(E),$(filter $(E),$(configured) $(configured)-tuning),yes))
@@ -20,6 +21,23 @@ watch: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
 # Runs that the database does not know yet are taken in first; what cannot be taken in is wrong.
 verify: $(O)/bin/results
 	$(Q){ $(update_index) >/dev/null || true; }; $(O)/bin/results verify $(call quoted,$(RUNS))
+
+# One file with all that the tables of an experiment are made of (tools/results/archive.py); A= takes it elsewhere.
+archive_tool = $(python) -m tools.results.archive
+need_archive = $(if $(A),,$(error make $@: give A=, the file that make publish wrote))
+publish: $(O)/setup-python
+	$(if $(reported),,$(error make publish: give E=, the experiment))
+	$(Q)$(archive_tool) publish $(call quoted,$(RUNS)) $(call quoted,$(reported)) \
+		$(if $(OUT),$(call quoted,$(OUT)),$(call quoted,$(reported).tar.xz))
+merge: $(O)/setup-python $(O)/bin/results
+	$(need_archive)
+	$(Q)from=$$(mktemp -d '$(O)/merge.XXXXXX') && { $(archive_tool) unpack $(call quoted,$(A)) "$$from/runs" && \
+		$(O)/bin/results merge "$$from/runs" $(call quoted,$(RUNS)); status=$$?; rm -rf "$$from"; exit $$status; }
+# In a directory of its own, which stays.
+reproduce: $(O)/setup-python
+	$(need_archive)
+	+$(Q)$(python) -m tools.results.reproduce $(call option,--runs,N) $(call option,--seed,SEED) -- $(call quoted,$(A)) \
+		$(if $(OUT),$(call quoted,$(OUT)),'$(O)/reproduced')
 
 # EFFECT: nats, or the share of right answers.
 power: $(O)/setup-python
@@ -72,7 +90,29 @@ export: $(O)/setup-python
 	+$(Q)$(with_run) && $(python) -m tools.export.export "$$kablate" "$$run/weights.safetensors" \
 		$(if $(OUT),$(call quoted,$(OUT)),"$$run/export")
 
-.PHONY: report serve status watch verify power values judge chance bench-statistics compare diff generate export
+# All runs of an experiment, for the programs that track experiments.  (wandb is a package that the user installs.)
+need_experiment = $(if $(reported),,$(error make $@ E=NAME: which experiment?))
+trackers = -m tools.export.trackers --runs $(call quoted,$(RUNS))
+tracked = $(call quoted,$(reported)) $(call quoted,$(or $(OUT),$(RUNS)/$(reported)/$(@:export-%=%)))
+export-tensorboard: $(O)/setup-python
+	$(need_experiment)
+	$(Q)$(python) $(trackers) tensorboard $(tracked)
+export-wandb: $(O)/setup-python
+	$(need_experiment)
+	$(Q)$(if $(WANDB_PYTHON),$(call quoted,$(WANDB_PYTHON)),$(python)) $(trackers) wandb $(tracked)
+
+# Tags and a note of an experiment, and the experiments that have these words.
+notes = $(python) -m tools.results.notes --runs $(call quoted,$(RUNS))
+given_word = $(if $(filter-out undefined,$(origin $2)),$1 $(call quoted,$($2)))
+note: $(O)/setup-python
+	$(need_experiment)
+	$(Q)$(notes) set $(call quoted,$(reported)) $(call given_word,--tags,TAGS) $(call given_word,--note,NOTE)
+find: $(O)/setup-python
+	$(if $(TEXT),,$(error make find TEXT=WORDS: words of a name, tag or note))
+	$(Q)$(notes) find -- $(foreach word,$(TEXT),$(call quoted,$(word)))
+
+.PHONY: publish merge reproduce report serve status watch verify power values judge chance bench-statistics compare diff generate export \
+	export-tensorboard export-wandb note find
 
 #: Results
 #:   report, status, watch         table, verdicts and plots of the experiment; its runs; live;  E=NAME
@@ -80,6 +120,8 @@ export: $(O)/setup-python
 #:   power EFFECT=0.01             seeds and minutes to see it;  bench-statistics: test the verdicts
 #:   values, judge CSV=FILE        final values of all runs; judge them again;  chance: all findings
 #:   compare, diff A=.. B=..       two experiments, steps (EXPERIMENT/STEP) or runs; only their symbols
-#:   export RUN=.. OUT=DIR         weights, configuration and tokenizer, as transformers loads them
+#:   publish, merge, reproduce     E= as one file; A=FILE into runs/; N=3 runs of A=FILE again
+#:   export RUN=.. OUT=DIR         transformers;  export-wandb: W&B;  export-tensorboard: all of E=
+#:   note, find                    TAGS='a, b' NOTE='..' for E=NAME; experiments that have TEXT='..'
 #:   generate RUN=..               a sample;  PROMPT='..' N=200 TEMPERATURE=0.8 TOP_K= SEED=
 #:

@@ -9,7 +9,8 @@
 # slurm: to test with a cluster;  cppcheck: to check the sources.
 # Prints the compiler and linker flags of the group's libraries (for python: the interpreter) on
 # standard output, everything else on standard error.  Installs as root or through passwordless
-# sudo; if it may not (or with NO_INSTALL=1) it prints the command that would install.  The Makefile
+# sudo; if it may not (or with NO_INSTALL=1, or where there is no apt) it prints the command that would install,
+# with the names that the packages have there.  The Makefile
 # passes CC, SANITIZE, BLAS, BLAS_CFLAGS, BLAS_LIBS, PYTHON and NO_INSTALL.
 set -uo pipefail
 
@@ -123,7 +124,7 @@ look_for() {
 	esac
 }
 
-# What a package contains, for systems with other package names.
+# What a package contains, for systems whose names for it we do not know.
 in_words() {
 	case $1 in
 	lib"$BLAS"-openmp-dev) echo "the $BLAS library with cblas.h (its OpenMP build, if there is one)" ;;
@@ -140,6 +141,55 @@ in_words() {
 	openmpi-bin) echo "mpirun" ;;
 	*) echo "$1" ;;
 	esac
+}
+
+# Other systems: how their package manager installs, and one line per package of Debian with its name there.
+# Empty: it is in no package of its own.
+other_systems="dnf pacman zypper"
+command_of() {
+	case $1 in
+	dnf) echo "dnf install -y" ;;
+	pacman) echo "pacman -S --needed --noconfirm" ;;
+	zypper) echo "zypper install -y" ;;
+	esac
+}
+names_of() { # MANAGER PACKAGE
+	local fedora arch suse
+
+	case $2 in
+	gcc) fedora=gcc arch=gcc suse=gcc ;;
+	g++) fedora=gcc-c++ arch=gcc suse=gcc-c++ ;;
+	clang) fedora=clang arch=clang suse=clang ;;
+	libc6-dev) fedora=glibc-devel arch='' suse=glibc-devel ;;
+	libomp-dev) fedora=libomp-devel arch=openmp suse=libomp-devel ;;
+	pkg-config) fedora=pkgconf-pkg-config arch=pkgconf suse=pkg-config ;;
+	libopenblas-openmp-dev) fedora=openblas-devel arch=openblas suse=openblas-devel ;;
+	libblis-openmp-dev) fedora=blis-devel arch=blis suse=blis-devel ;;
+	libcjson-dev) fedora=cjson-devel arch=cjson suse=cJSON-devel ;;
+	libsqlite3-dev) fedora=sqlite-devel arch=sqlite suse=sqlite3-devel ;;
+	libpcre2-dev) fedora=pcre2-devel arch=pcre2 suse=pcre2-devel ;;
+	libcmocka-dev) fedora=libcmocka-devel arch=cmocka suse=libcmocka-devel ;;
+	python3) fedora=python3 arch=python suse=python3 ;;
+	python3-kconfiglib) fedora=python3-kconfiglib arch='' suse='' ;;
+	gnuplot-nox) fedora=gnuplot arch=gnuplot suse=gnuplot ;;
+	libopenmpi-dev) fedora=openmpi-devel arch=openmpi suse=openmpi4-devel ;;
+	openmpi-bin) fedora=openmpi arch=openmpi suse=openmpi4 ;;
+	*) fedora=$2 arch=$2 suse=$2 ;;
+	esac
+	case $1 in
+	dnf) echo "$fedora" ;;
+	pacman) echo "$arch" ;;
+	zypper) echo "$suse" ;;
+	esac
+}
+
+other_manager() {
+	local manager
+
+	for manager in $other_systems; do
+		command -v "$manager" >/dev/null && echo "$manager" && return
+	done
+	return 1
 }
 
 # ---------------------------------------------------------------- installing
@@ -161,17 +211,44 @@ accept_other_blas() {
 	other_blas_will_do=yes
 }
 
-# One command for all groups, so that the next target does not ask again.
-tell_command() {
-	local sudo='sudo ' reason=$1 group
+# What all groups lack, so that the next target does not ask again.
+miss_all() {
+	local group
 
-	[ "$(id -u)" != 0 ] || sudo=
 	for group in build python test; do
 		look_for $group
 	done
 	mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+}
+
+sudo='sudo '
+[ "$(id -u)" != 0 ] || sudo=
+
+tell_command() {
+	local reason=$1
+
+	miss_all
 	say "kablate: $reason; to install what is missing:"
 	say "    ${sudo}apt-get update && ${sudo}apt-get install -y --no-install-recommends ${missing[*]}"
+	exit 1
+}
+
+# Where there is no apt.
+tell_names() {
+	local manager package names=()
+
+	manager=$(other_manager) || tell_in_words "this system has no apt-get"
+	miss_all
+	for package in "${missing[@]}"; do
+		mapfile -t -O ${#names[@]} names < <(names_of "$manager" "$package" | grep .)
+	done
+	mapfile -t names < <(printf '%s\n' "${names[@]}" | sort -u | grep .)
+	say "kablate: to install what is missing, then call make again:"
+	[ ${#names[@]} -eq 0 ] || say "    $sudo$(command_of "$manager") ${names[*]}"
+	[[ " ${missing[*]} " != *" python3-kconfiglib "* ]] || [ -n "$(names_of "$manager" python3-kconfiglib)" ] || {
+		say "    python3 -m venv ~/kablate-python && ~/kablate-python/bin/pip install kconfiglib"
+		say "    export PYTHON=~/kablate-python/bin/python"
+	}
 	exit 1
 }
 
@@ -206,7 +283,7 @@ install() {
 
 install_or_explain() {
 	if ! command -v apt-get >/dev/null; then
-		accept_other_blas || tell_in_words "no apt-get on this system"
+		accept_other_blas || tell_names
 	elif [ -n "${NO_INSTALL:-}" ]; then
 		accept_other_blas || tell_command "NO_INSTALL is set"
 	elif [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then

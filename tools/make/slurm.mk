@@ -1,6 +1,6 @@
 # Runs as tasks of Slurm: make SLURM=1.  Included by the Makefile; docs/cluster.md explains it.
 #
-# The programs are built here, the runs are job arrays, and a last job, slurm-next, goes on after
+# The programs are built here, the runs are job arrays, and a last job, slurm-next, follows
 # them: it chooses the rates of tuned steps and submits their runs, or makes the report.
 
 cluster := $(plans)-slurm
@@ -31,7 +31,7 @@ report_unless_queued = $(if $(SLURM),test -e $(cluster)/next ||)
 runs-tuned: $(O)/bin/results
 	+$(Q)$(if $(plan-tuned),{ $(update_index) || true; } && tuned=$$($(cluster_submit) --tuned $(wanted_steps)) && \
 		{ test -z "$$tuned" || $(again) $$(printf 'runs-rate-%s ' $$tuned); },:)
-runs-submit:
+runs-submit: planned
 	$(Q)mkdir -p $(cluster) && cp $(plan)/configuration $(kept_configuration)
 	$(Q)$(cluster_submit) $(wanted_steps) $(if $(SLURM_NEW),--new) --next '$(next_command)' \
 		$(if $(MPIRUN),--mpirun $(call quoted,$(MPIRUN))) \

@@ -61,12 +61,15 @@ include $(plan)/$1/auto.conf
 include $(selections)
 objects-$1 := $$(addprefix $$(O)/,$$(sort $$(obj-y)))
 ranks-$1 := $$(filter-out 1,$$(CONFIG_RANKS))
+replicas-$1 := $$(CONFIG_REPLICAS)
 library-$1 := $$(if $$(CONFIG_BACKEND_CUDA),$$(cuda_built))
 inputs += $$(call as_targets,$$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID)))
 endef
 inputs :=
 built-steps := $(plan-steps) $(plan-candidates)
 $(foreach step,$(built-steps),$(eval $(call select_objects,$(step))))
+# Steps whose runs are replicas.
+together := $(foreach s,$(built-steps),$(if $(replicas-$s),$s))
 
 step_programs := $(built-steps:%=$(plan)/%/kablate)
 step_name = $(patsubst $(plan)/%/,%,$(dir $1))
@@ -110,6 +113,7 @@ $(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(sort $(inputs))
 	$(stop_restarting)
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --list && touch $@
 include $(plan)/runs.mk
+together-targets := $(foreach s,$(together),$(targets-of-$s))
 
 # Two makes may have two RUNS and one plan: what both of them write does not name RUNS.
 below_runs = $(1:$(RUNS)/%=%)
@@ -130,24 +134,48 @@ git_dirty = $(shell git diff --quiet HEAD 2>/dev/null || echo --dirty)
 diverged := 76
 # After a stop no run begins until make is called again; with -k make would otherwise begin the next.
 export KABLATE_BEGAN := $(or $(KABLATE_BEGAN),$(shell date +%s%N))
-# The baseline's program tells what it trains, so that a step that trains the same is noticed.  There is
+# The baseline's program prints what it trains, so that a step that trains the same is noticed.  There is
 # nothing to compare if a step is its own baseline, or if its baseline is not in this plan.
 baseline_program = $(addprefix --baseline-program $(plan)/,$(addsuffix /kablate,$(filter-out $(STEP),\
 	$(filter $(baseline-$(STEP)),$(built-steps)))))
 # Several ranks are started by mpirun.
 launch = $(if $(ranks-$(STEP)),$(python) -m tools.kablate.launch --ranks $(ranks-$(STEP)) \
 	--mpirun $(call quoted,$(MPIRUN)))
-$(run-targets) $(tuning-targets):
+# Pages and terminals show the runs that wait, too (tools/results/time_left.py).  If it cannot be written, a run
+# that begins says why.
+planned:
+	$(Q)to=$(RUNS)/$(plan-experiment)/planned.json; cmp -s $(plan)/planned.json $$to || \
+		{ mkdir -p $${to%/*} && cp $(plan)/planned.json $$to.$$$$ && mv $$to.$$$$ $$to; } 2>/dev/null || :
+# A run that has ended stays ended, whatever becomes of those that train with it.
+.PRECIOUS: $(run-targets) $(tuning-targets)
+# $1: the run or runs, as a person calls them.
+define begin_run
 	@test "$$(cat $(plan)/stopped 2>/dev/null || echo 0)" -lt $(KABLATE_BEGAN) || \
-		{ echo 'stopped before $(EXPERIMENT) $(STEP) seed $(SEED)'; exit 75; }
-	$(call say,RUN,"$(EXPERIMENT) $(STEP) seed $(SEED): $$($(python) -m tools.results.runs_left \
-		--runs $(RUNS) --this $(@D) $(known_runs))")
-	$(Q)$(launch) $(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
-		--identity $(IDENTITY) --seed $(SEED) --repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) \
-		$(baseline_program) \
-		--scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \
-		$(if $(filter 1,$(jobs)),,--lines) $(if $(ANY_ENVIRONMENT),--any-environment) \
-		$(if $(filter $@,$(tuning-targets)),|| { test $$? -eq $(diverged) && touch $@; })
+		{ echo 'stopped before $(EXPERIMENT) $(STEP) $1'; exit 75; }
+	$(if $(KABLATE_LIVE),,$(call say,RUN,"$(EXPERIMENT) $(STEP) $1: $$($(python) -m tools.results.runs_left \
+		--runs $(RUNS) --this $(@D) $(known_runs))"))
+endef
+train_here = $(launch) $(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
+	--repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) $(baseline_program) \
+	--scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \
+	$(if $(KABLATE_LIVE),--records,--lines) $(if $(ANY_ENVIRONMENT),--any-environment) \
+	$(if $(filter $@,$(tuning-targets)),--keep-diverged)
+# Of a divergence that is a result, the run is done.
+end_run = $(if $(filter $@,$(tuning-targets)),|| test $$? -eq $(diverged))
+$(run-targets) $(tuning-targets): | planned
+$(filter-out $(together-targets),$(run-targets) $(tuning-targets)):
+	$(call begin_run,seed $(SEED))
+	$(Q)$(train_here) --seed $(SEED) --identity $(IDENTITY) $(end_run)
+# Where the runs of a step are replicas, one process trains those that are missing.
+define train_together
+$(targets-of-$1) &:
+	$$(call begin_run,$$(words $$(missing-of-$1)) of $$(words $$(runs-of-$1)) seeds)
+	$$(Q)$$(train_here) --seeds $$(call in_list,1,$$(missing-of-$1)) --identity $$(call in_list,2,$$(missing-of-$1)) $$(end_run)
+endef
+missing_of = $(foreach r,$(runs-of-$1),$(if $(wildcard $(filter %/$1-$(subst :,-,$r)/done,$(targets-of-$1))),,$r))
+blank := $(subst ,, )
+in_list = $(subst $(blank),$(comma),$(foreach r,$2,$(word $1,$(subst :, ,$r))))
+$(foreach s,$(together),$(if $(targets-of-$s),$(eval missing-of-$s = $$(call missing_of,$s))$(eval $(call train_together,$s))))
 runs-all: $(run-targets)
 	@:
 $(foreach s,$(plan-steps),$(eval step-$s: $(run-targets-of-$s)))
@@ -161,23 +189,49 @@ runs-forget:
 		{ echo '$(run_to_forget): a process is working on it, so make stop first' >&2; exit 1; }
 
 # As many runs side by side as there are processors for their threads, unless -j says otherwise.
+# A worker on a GPU trains while others start, audit and record.
 processors := $(shell nproc)
+workers := 4
 threads := $(foreach n,$(filter-out 0,$(plan-threads)),$(shell echo $$(( $n * $(plan-ranks) ))))
-jobs := $(if $(threads),$(shell echo $$(( $(processors) / $(threads) > 1 ? $(processors) / $(threads) : 1 ))),1)
+jobs := $(if $(together),$(workers),$(if $(threads),$(shell echo $$(( $(processors) / $(threads) > 1 ? $(processors) / $(threads) : 1 ))),1))
 side_by_side = $(if $(call given,j),,-j$(jobs))
+
+# MINUTES=25: only the first runs that are missing and end in this time (tools/plan/budget.py).
+minutes := $(if $(MINUTES),$(or $(shell echo $(call quoted,$(MINUTES)) | grep -xE '[0-9]{1,6}'),$(error \
+	MINUTES=$(MINUTES): expected a whole number)))
+budget = $(python) -m tools.plan.budget --plan $(plan) --runs $(RUNS) --minutes $(minutes) \
+	--jobs $(jobs) --since $(KABLATE_BEGAN)
+in_time = $(filter $(run-targets) $(tuning-targets),$(shell $(budget) --kind $1))
+# Asked only where it is wanted.
+$(if $(minutes),$(foreach kind,$(filter run tuning,$(MAKECMDGOALS:runs-%-in-time=%)),\
+	$(eval runs-$(kind)-in-time: $$(call in_time,$(kind)))))
+runs-run-in-time runs-tuning-in-time:
+	@:
+runs-that-fit:
+	$(Q)$(budget)
 
 # Rates first, then the programs with these rates, then the runs of $2.  Under -k a failure does not
 # stop the rest.  With SLURM=1 the runs are submitted instead (tools/make/slurm.mk).
 and_then = || $(if $(call given,k),status=$$?,exit $$?);
-tune_and_run = $(if $(SLURM),$(tune_and_submit),$(tune_and_run_here))
+tune_and_run = $(if $(SLURM),$(tune_and_submit),$(if $(minutes),$(tune_and_run_in_time),$(tune_and_run_here)))
+# Rates are chosen when all of their runs have ended; else the next make goes on.
+tune_and_run_in_time = status=0; $(again) -j1 plan-examined && $(if $1,$(again) $(side_by_side) \
+	runs-tuning-in-time $(and_then) if $(budget) --kind tuning 2>&1 | grep -q 'all runs have ended'; then \
+	$(again) $(side_by_side) $(1:%=runs-rate-%) $(and_then) $(again) built $(and_then) \
+	$(again) $(side_by_side) runs-run-in-time $(and_then) fi; exit $$status,$(again) $(side_by_side) runs-run-in-time)
 tune_and_run_here = status=0; $(if $1,$(again) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
 	$(again) built $(and_then)) $(again) $(side_by_side) $2 $(and_then) exit $$status
+# On a terminal one process draws all runs: what make and they write goes to it.  (It ends make by a signal
+# after Ctrl-C, so it takes the place of the shell.)
+is_live = $(and $(MAKE_TERMOUT),$(MAKE_TERMERR),$(filter-out dumb,$(TERM)),$(if $(or $(SLURM),$(KABLATE_LIVE)),,yes))
+train = $(if $(is_live),exec $(python) -m tools.results.live --runs $(RUNS) --experiment $(plan-experiment) -- \
+	env KABLATE_LIVE=1 sh -c $(call quoted,$(call tune_and_run,$1,$2)),$(call tune_and_run,$1,$2))
 
 # Records what the plan declares before the first run begins.
 declared: built
 	$(Q)$(python) -m tools.plan.declaration $(plan)/plan.json '$(RUNS)'
 runs: declared
-	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
+	+$(Q)$(call train,$(plan-tuned),runs-all)
 experiment: runs
 	+$(Q)$(report_unless_queued) $(again) --no-print-directory report
 
@@ -185,12 +239,12 @@ experiment: runs
 wanted := $(if $(word 2,$(N)),,$(filter $(N)-%,$(plan-steps) $(plan-open)))
 step: declared
 	$(if $(wanted),,$(error make step N=NUMBER: there are $(plan-steps) $(plan-open)))
-	+$(Q)$(call tune_and_run,$(tuned-for-$(wanted)),step-$(wanted))
+	+$(Q)$(call train,$(tuned-for-$(wanted)),step-$(wanted))
 
 # Remove a run and train it again: make rerun RUN=DIRECTORY
 rerun: declared
 	+$(Q)$(again) runs-forget
-	+$(Q)$(call tune_and_run,$(plan-tuned),runs-all)
+	+$(Q)$(call train,$(plan-tuned),runs-all)
 
 # Keeps what programs say about themselves.  If a program cannot say it (the data is missing), the plan
 # is shown without it.
@@ -204,6 +258,7 @@ plan-examined: $(foreach s,$(plan-examined),$(plan)/$s/describe.json $(plan)/$s/
 plan: built
 	+$(Q)$(again) -j1 plan-examined
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --show $(RUNS) --jobs $(jobs)
+	+$(if $(minutes),$(Q)echo && $(again) runs-that-fit)
 # A tuned step whose rate is still to be found is seen through its first candidate.
 seen := $(plan-steps) $(filter-out $(plan-steps),$(plan-examined))
 describe: built
@@ -235,12 +290,12 @@ stop:
 	done
 	$(stop_cluster)
 
-.PHONY: experiment steps built declared runs runs-all plan-examined runs-forget step plan describe audit \
+.PHONY: runs-run-in-time runs-tuning-in-time runs-that-fit experiment steps built declared planned runs runs-all plan-examined runs-forget step plan describe audit \
 	bench-decode unread stop rerun
 
 #: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)
 #:   all           build, audit and train every step with every seed, then report (default)
-#:   plan          show the steps: differences, parameters, memory, time, disk; nothing runs
+#:   plan          show the steps, nothing runs;  MINUTES=25: which fit, and make MINUTES=25 runs these
 #:   step N=3      train one step;   runs: every step, without the report
 #:   describe      parameters, work, memory, decode state;   audit: is every step wired and causal?
 #:   bench-decode  speed and state of decoding: CONTEXTS=1024,4096;   unread: symbols no code reads

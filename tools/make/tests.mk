@@ -17,7 +17,7 @@ slow := tools/cluster/slurm_longtest.py $(addprefix tools/testing/,cuda_longtest
 	tools/data/fuzz_longtest.py tools/kablate/mpi_longtest.py tools/results/run_program_test.py
 slow_first = $(filter $1,$(slow)) $(filter-out $(slow),$1)
 
-# A tier runs in a make of its own (the target tests), and TIER tells that make which one.
+# A tier runs in its own make (the target tests); TIER names it.
 TIER ?= short
 ifdef T
 chosen_tests := $(filter $(T) $(T:=.sh) $(T:=.py),$(all_tests))

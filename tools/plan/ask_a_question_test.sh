@@ -27,8 +27,8 @@ begins() {
 }
 # The words of the page, for whatever the small models have learnt.
 has_verdict() {
-	grep -Eq '^1-norm-rms .* (better|worse|open( \([a-z0-9 ]+\))?)§?$' "$scratch/report" &&
-		grep -qF 'corrected for 1 comparison' "$scratch/report"
+	grep -Eq '^1-norm-rms +((better|worse|open( \([a-z0-9 ]+\))?)§?|not decidable◊) ' "$scratch/report" &&
+		grep -Eq 'corrected for 1 comparison|No comparison can be judged' "$scratch/report"
 }
 
 echo 1..14

@@ -6,15 +6,16 @@ A value that steps do not share is an alternative; a part that no step has is le
 """
 
 # Values of choices by the names that papers use; any other value stands for itself.
-NAMES = {"mla": "MLA", "w2": "W2", "layer": "LayerNorm", "rms": "RMSNorm", "gelu": "GELU",
+NAMES = {"mla": "MLA", "w2": "W2", "gla": "GLA", "layer": "LayerNorm", "rms": "RMSNorm", "gelu": "GELU",
          "swiglu": "SwiGLU", "ws": "WsFFN", "adamw": "AdamW", "adamwspam": "AdamWSPAM", "sgd": "SGD",
          "muon": "Muon"}
-POSITIONS = {"learned": "learned positions", "alibi": "ALiBi", "none": "no positions"}
+POSITIONS = {"learned": "learned positions", "alibi": "ALiBi", "t5": "T5's biases", "none": "no positions"}
 # Switches by name, with the values that switch them off; None: the symbol is inactive.
 SWITCHES = {"ATTENTION_OUT_GATE": "output gates", "RA_MLA_MLP_ATTN_GATE": "head gating",
+            "ATTENTION_WINDOWED": "a sliding window", "ATTENTION_SOFTCAP": "capped scores",
             "RA_MLA_MLP_CROSS_TOKEN": "cross-token aggregation",
             "RA_MLA_MLP_LATENT_RECIP": "latent reciprocity"}
-OFF = (None, "n", "none")
+OFF = (None, "n", "none", "0")
 
 
 def either(words):

@@ -3,7 +3,7 @@
 import sys
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.plan import compared, kconfig
 from tools.testing import tap

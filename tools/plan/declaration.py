@@ -23,6 +23,7 @@ from tools.results import names
 SYMBOLS = ("PRIMARY", "MARGIN", "LOOKS")
 # Words that stand for the effects of a grid; the report knows which there are.
 EFFECTS = ("main", "interactions")
+ALL = "all"     # every comparison of the table, also of steps that are added later
 PAIR = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 FILE = "declaration.json"
 
@@ -44,9 +45,12 @@ class Declaration:
         """Steps have names of steps."""
         if not is_sound(self):
             raise TypeError("not what a plan declares")
-        for step in (*self.steps, *(name for step, other in (one for one in self.primary if one not in EFFECTS)
-                                   for name in (step, other))):
+        for step in (*self.steps, *(name for one in self.primary if isinstance(one, list) for name in one)):
             names.checked(names.STEP, "step", step)
+
+    @property
+    def is_of_all(self):
+        return self.primary == [ALL]
 
     @property
     def text(self):
@@ -56,7 +60,7 @@ class Declaration:
 
 def text(asked, margin, looks, seeds, **_):
     """What is declared, in words."""
-    return f"primary comparisons {asked or 'all'}; " + \
+    return f"primary comparisons {asked or ALL}; " + \
         (f"margin {margin:g}; " if margin else "no margin; ") + \
         f"seeds {', '.join(map(str, seeds))}, looked at when there are " + \
         ", ".join(map(str, looks))
@@ -112,7 +116,8 @@ def looks_of(values, seeds):
     if found != sorted(found) or found[0] < 1:
         raise Unfit([f'CONFIG_LOOKS="{values["LOOKS"]}": numbers of seeds must rise'])
     if len(seeds) > found[-1]:
-        raise Unfit([f"CONFIG_SEEDS names {len(seeds)} seeds, CONFIG_LOOKS at most {found[-1]}"])
+        raise Unfit([f"CONFIG_SEEDS names {len(seeds)} seeds, CONFIG_LOOKS at most {found[-1]}; "
+                     f"CONFIG_LOOKS={len(seeds)} looks once, at all of them"])
     return found
 
 
@@ -123,12 +128,16 @@ def declared(steps, values):
     seeds = numbers("SEEDS", values["SEEDS"])
     found = looks_of(values, seeds)
     more = range(max(seeds) + 1, max(seeds) + 1 + found[-1] - len(seeds))
+    margin = margin_of(values)
+    if not (values["PRIMARY"] or margin):
+        return {"asked": "", "primary": [ALL], "steps": [], "margin": None, "looks": found,
+                "seeds": [*seeds, *more]}
     primary = [one for word in values["PRIMARY"].split() or ["steps", "controls", *EFFECTS]
                for one in comparisons(steps, word)]
     cells = [step.name for step in steps if step.twin is None]
     named = [step for one in primary for step in (cells if one in EFFECTS else one)]
     return {"asked": values["PRIMARY"], "primary": primary, "steps": sorted(set(named)),
-            "margin": margin_of(values), "looks": found, "seeds": [*seeds, *more]}
+            "margin": margin, "looks": found, "seeds": [*seeds, *more]}
 
 
 # ---------------------------------------------------------------- the record
@@ -142,17 +151,24 @@ def read_entries(path):
     return json.loads(text)["declarations"] if text else []
 
 
+def says_the_same(content, last):
+    """An earlier program wrote all comparisons one by one."""
+    if last and content and content["primary"] == [ALL] and not last["asked"]:
+        content = {**content, "primary": last["primary"], "steps": last["steps"]}
+    return content == last
+
+
 def record(path, content, now):
     """Appends the declaration, unless the last entry says the same."""
     entries = read_entries(path)
-    if content == (entries[-1]["declared"] if entries else None):
+    if says_the_same(content, entries[-1]["declared"] if entries else None):
         return
     entries.append({"time": now, "declared": content})
     kconfig.write_text(path, json.dumps({"declarations": entries}, indent=1) + "\n")
 
 
 def is_comparison(one):
-    return one in EFFECTS or isinstance(one, list) and len(one) == 2 and all(isinstance(step, str) for step in one)
+    return one in (ALL, *EFFECTS) or isinstance(one, list) and len(one) == 2 and all(isinstance(step, str) for step in one)
 
 
 def is_sound(found):

@@ -58,13 +58,19 @@ def run_bytes(values, account):
         RECORD_BYTES * updates / int(values["LOG_INTERVAL"])
 
 
-def recorded_seconds(run, per_update):
-    """Seconds of the run's logging intervals, evaluations included."""
+def seconds_at(run, per_update):
+    """(iteration, seconds since the start) at each logging interval, evaluations included, pauses not."""
     seconds, last = 0.0, 0
     for iteration, rate in run.series.get(SPEED, []):
-        seconds += (iteration - last) * per_update / rate
-        last = iteration
-    return seconds or None
+        if rate > 0:
+            seconds += (iteration - last) * per_update / rate
+            last = iteration
+            yield iteration, seconds
+
+
+def recorded_seconds(run, per_update):
+    """Seconds of the run's logging intervals."""
+    return max((seconds for _, seconds in seconds_at(run, per_update)), default=None)
 
 
 def past_steps(experiment, runs):

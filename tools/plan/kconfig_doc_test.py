@@ -3,7 +3,7 @@
 import sys
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.plan import kconfig, kconfig_doc
 from tools.testing import tap
@@ -27,8 +27,8 @@ class Reference(unittest.TestCase):
                 self.assertTrue(" ".join(node.help.split()) in text, node.help)
 
     def test_defaults_types_and_needs(self):
-        for line in ("(integer; 1 to 1024; default `12` if SCALE_124M, else `6` if SCALE_SMALL, "
-                     "else `4`)",
+        for line in ("(integer; 1 to 1024; default `12` if SCALE_124M, else `9` if SCALE_30M, "
+                     "else `6` if SCALE_SMALL, else `5` if SCALE_1M, else `4`)",
                      "**CONFIG_ATTENTION** Attention (a choice; default `dot`)",
                      "**CONFIG_NORM_EPS** Epsilon of the norms (number; default `\"1e-5\"`)",
                      "Needs FFN_WS and WS_AUX."):

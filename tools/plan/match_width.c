@@ -118,6 +118,25 @@ static enum status enclose(const struct search *s, struct size *low, struct size
 	return OK;
 }
 
+/* A feed-forward cannot be narrower than a unit, and a control of another size would be none. */
+static enum status check_near(const struct search *s, const struct size *low,
+			      const struct size *found, struct error *err)
+{
+	const char *of = s->by_flops ? "FLOPs per token" : "parameters";
+	struct size next;
+	double step;
+
+	if (count(s, low->width + s->unit, &next, err) != OK)
+		return FAIL;
+	step = beyond(s, &next) - beyond(s, low);
+	if (fabs(beyond(s, found)) <= step)
+		return OK;
+	return fail(err,
+		    "no feed-forward has about %.0f %s: width %" PRId64
+		    " is off by %+.0f, a step of width is %.0f",
+		    s->target, of, found->width, beyond(s, found), step);
+}
+
 static enum status find_width(const struct search *s, struct size *found, struct error *err)
 {
 	struct size low, high;
@@ -125,7 +144,7 @@ static enum status find_width(const struct search *s, struct size *found, struct
 	if (enclose(s, &low, &high, err) != OK)
 		return FAIL;
 	*found = nearer(s, *found, nearer(s, low, high));
-	return OK;
+	return check_near(s, &low, found, err);
 }
 
 static enum status answer(struct search *s, struct error *err)

@@ -43,7 +43,10 @@ class Match:
             return dict(zip(QUANTITIES, counted))[self.quantity]
         _, *counted = match_width(other.symbols)
         self.target = size(counted)
-        width, *counted = match_width(step.symbols, f"--{self.quantity}", str(self.target))
+        try:
+            width, *counted = match_width(step.symbols, f"--{self.quantity}", str(self.target))
+        except Unfit as unfit:
+            raise Unfit([f"{step.name}: {problem}" for problem in unfit.problems]) from None
         self.found = size(counted)
         return width
 

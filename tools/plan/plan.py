@@ -11,6 +11,7 @@ of the files that build and run read:
     DIR/NUMBER-NAME/diff                        the symbols that differ from the baseline's
     DIR/plan.json, DIR/plan.mk                  all steps, for tools and for make
     DIR/runs.json, DIR/runs.mk                  all runs, likewise, when the programs are built
+    DIR/planned.json                            all runs, for RUNS/EXPERIMENT/
     DIR/configuration                           the .config they were made of, for make to compare
 
 If the step's directory has describe.json and estimate.json, which its program writes, the plan
@@ -29,6 +30,7 @@ import sys
 from tools.plan import compared, declaration, factors, kconfig, plan_table, plan_words, tuning
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
+from tools.results import time_left
 from tools.results.names import IDENTITY
 
 # ---------------------------------------------------------------- what the configuration selects
@@ -66,6 +68,63 @@ def read_layers(tree, words):
     return fragments + [settings] * bool(settings)
 
 
+def assignments_of(tree, word):
+    """What a word of a step sets."""
+    return [kconfig.Assignment(*factors.read_setting(tree, word), "plan")] if "=" in word else \
+        kconfig.read_fragment(tree, word)
+
+
+def culprit(step, told, a):
+    """Which other word of the step gives the symbol another value."""
+    return next((word for word, own in reversed(told.items())
+                 if any(b.name == a.name and b.value != a.value for b in own)),
+                "what the plan generates" if any(b.name == a.name for b in step.generated) else "another word")
+
+
+def is_undone(tree, step, told, word, a):
+    """A word may set a default that another one changes: "mla" switches mechanisms off, "gate" one on."""
+    others = [b for other, own in told.items() if other != word for b in own]
+    return any(b.name == a.name and b.value != a.value for b in others) and \
+        a.value != tree.default(tree.find(a.name))
+
+
+def refuse_undone(tree, step):
+    """Each word in a step's name must be true of it.  The tree has the step's values."""
+    told = {word: assignments_of(tree, word) for word in step.fragments}
+    for word, own in told.items():
+        lost = [a for a in own if not tree.holds(a)]
+        if not (lost == own or any(is_undone(tree, step, told, word, a) for a in lost)):
+            lost = [a for a in lost if says(tree, word, a) is not None]
+        for a in lost[:1]:
+            raise Unfit([f"{step.name}: {culprit(step, told, a)} undoes {word}: CONFIG_{a.name} is "
+                         f"{tree.value(tree.find(a.name)) or 'not set'}, not {a.value}"])
+
+
+NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?")
+
+
+def says(tree, word, a):
+    """Does the name of a fragment say what it sets?  None: it says nothing of this symbol."""
+    words = re.split(r"[-_]", word)
+    choice = tree.named_choices.get(a.name)
+    if choice:
+        named = {tree.members[sym.name][1] for sym in choice.syms}.intersection(words)
+        return a.value in named if named else None
+    its_numbers = {float(number) for number in NUMBERS.findall(word)}
+    values = [part for part in a.value.split(",") if kconfig.NUMBER.fullmatch(part)]
+    if not (its_numbers and values and set(words).intersection(a.name.lower().split("_"))):
+        return None
+    return not its_numbers.isdisjoint(map(float, values))
+
+
+def refuse_wrong_names(tree, step):
+    """latent-dim-8 sets no 16, and adamw no muon."""
+    for word in step.fragments:
+        for a in assignments_of(tree, word) if "=" not in word else ():
+            if says(tree, word, a) is False:
+                raise Unfit([f"{step.name}: {a}: the name of the fragment says something else"])
+
+
 def describe(word):
     return word if "=" in word else kconfig.question(os.path.join(kconfig.FRAGMENTS, word))
 
@@ -83,6 +142,9 @@ def resolve(tree, base, step):
             raise Unfit([f"{a}: a step cannot change what only the tools read"])
     step.inactive = sorted(a.name for a in tree.merge(base, *layers))
     step.values = tree.values()
+    refuse_wrong_names(tree, step)
+    if not (step.match and step.match.is_generated):
+        refuse_undone(tree, step)
     assert all(change.symbol in step.named or None in change
                for change in kconfig.difference(before, step.values))
     step.description = "; ".join(map(describe, step.fragments))
@@ -239,7 +301,7 @@ def ask_identities(directory, step, seeds):
 
 
 def identity(directory, step, seed):
-    """REFUSED: the program does not accept its configuration; the run will tell why.
+    """REFUSED: the program does not accept its configuration; the run will print why.
 
     A program that ended in another way, perhaps killed, says nothing about its configuration.
     """
@@ -248,13 +310,13 @@ def identity(directory, step, seed):
         return REFUSED
     known = result.stdout.strip()
     if result.returncode or not IDENTITY.fullmatch(known):
-        raise Unfit([f"{step.name} did not tell the identity of its run with seed {seed}: it "
+        raise Unfit([f"{step.name} did not print the identity of its run with seed {seed}: it "
                      f"{ending(result.returncode)}.  Make again.", *result.stderr.splitlines()])
     return known[:12]
 
 
 def identities(directory, step, seeds):
-    """Of many runs: seed by seed only where the program does not tell all of them."""
+    """Of many runs: seed by seed only where the program does not print all of them."""
     found = {}
     for first in range(0, len(seeds), SEEDS_AT_ONCE):
         some = seeds[first:first + SEEDS_AT_ONCE]
@@ -275,14 +337,16 @@ def ending(status):
 def all_runs(steps, values, seeds, directory):
     """Every run of the plan; first those whose programs refuse, so that make fails early.
 
-    The path of a run, below RUNS, has the run's identity, so another run has another path.
+    All steps of the first seed come before those of the second, so a stop leaves whole seeds to compare.
+    Tuning goes step by step: a rate needs all of its runs.  The path of a run, below RUNS, has the run's identity, so another run has another path.
     """
     name = values["EXPERIMENT"]
     wanted = [("run", name, step, step, seeds_of(step, seeds)) for step in steps_to_run(steps)]
     wanted += [("tuning", tuning.experiment(name), step, candidate, tuning_seeds(values))
                for step in tuned_steps(steps) for candidate in step.candidates]
-    known = [(*run, seed, its_identity) for *run, its_seeds in wanted
+    known = [(*run, seed, its_identity, its_seeds.index(seed) if run[0] == "run" else 0) for *run, its_seeds in wanted
              for seed, its_identity in identities(directory, run[3], its_seeds).items()]
+    known.sort(key=lambda run: (run[-2] != REFUSED, run[-1]))
     return [{"kind": kind, "experiment": experiment, "of": step.name, "step": program.name,
              "seed": seed, "identity": its_identity,
              "repeat": program.repeat if kind == "run" else 0,
@@ -290,8 +354,15 @@ def all_runs(steps, values, seeds, directory):
              "threads": int(program.values["THREADS"]),
              "ranks": int(program.values.get("RANKS") or 1),
              "directory": f"{experiment}/{program.name}-{seed}-{its_identity}"}
-            for kind, experiment, step, program, seed, its_identity in sorted(
-                known, key=lambda run: run[-1] != REFUSED)]
+            for kind, experiment, step, program, seed, its_identity, _ in known]
+
+
+def planned_runs(known, steps, values, seeds):
+    """For RUNS/EXPERIMENT/planned.json (tools/results/time_left.py): also the runs whose rate is still to be chosen."""
+    open_runs = [{"kind": "run", "experiment": values["EXPERIMENT"], "step": step.name, "seed": seed, "identity": None}
+                 for step in steps if step.selected and step.is_open for seed in seeds_of(step, seeds)]
+    return [{name: run[name] for name in ("kind", "experiment", "step", "seed", "identity")}
+            for run in known + open_runs]
 
 
 def runs_for_make(known, directory):
@@ -303,7 +374,9 @@ def runs_for_make(known, directory):
                   f"{run['kind']}-targets-of-{run['of']} += {target}",
                   f"{target}: STEP := {run['step']}", f"{target}: SEED := {run['seed']}",
                   f"{target}: IDENTITY := {run['identity']}",
-                  f"{target}: EXPERIMENT := {run['experiment']}"]
+                  f"{target}: EXPERIMENT := {run['experiment']}",
+                  f"targets-of-{run['step']} += {target}",
+                  f"runs-of-{run['step']} += {run['seed']}:{run['identity']}"]
     if any(run["identity"] == REFUSED for run in known):
         # The reason, such as a lack of memory or data, may be gone next time.
         lines.append(f"{directory}/runs.mk: $(if $(MAKE_RESTARTS),,FORCE)")
@@ -380,6 +453,8 @@ def main(argv):
         if args.list:
             known = all_runs(steps, values, seeds, args.output)
             kconfig.write_text(os.path.join(args.output, "runs.json"), json.dumps(known) + "\n")
+            kconfig.write_text(os.path.join(args.output, time_left.FILE),
+                               json.dumps(planned_runs(known, steps, values, seeds)) + "\n")
             kconfig.write_text(os.path.join(args.output, "runs.mk"),
                                runs_for_make(known, args.output))
         elif not args.quiet:

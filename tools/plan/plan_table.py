@@ -2,7 +2,7 @@
 import os
 import sys
 
-from tools.plan import config_difference, declaration, estimate, kconfig, tuning
+from tools.plan import config_difference, declaration, estimate, kconfig, token_files, tuning
 from tools.results import metric_names
 from tools.terminal import terminal
 from tools.plan.plan_words import changes, numbers, seeds_of, source, tuned_steps, tuning_seeds
@@ -103,6 +103,13 @@ def inactive_groups(steps):
     return groups.items()
 
 
+def data_notes(steps):
+    """About token files; each remark once, as most steps share them."""
+    selected = [step for step in steps if step.selected and step.twin is None]
+    return dict.fromkeys(note for step in selected
+                         for note in token_files.notes(step.values, *estimate.updates_and_tokens(step.values)))
+
+
 def notes(steps, seeds):
     """Remarks that a reader of the plan should see before it runs."""
     baselines = {step.baseline for step in steps if step.selected}
@@ -117,6 +124,7 @@ def notes(steps, seeds):
         if step.rate and tuning.is_at_end(step.rate, [c.rate for c in step.candidates]):
             yield f"{step.name}: the rate chosen, {step.rate}, is at the end of the list: a " \
                   "better one may lie beyond"
+    yield from data_notes(steps)
     if len(seeds) < 3:
         yield "fewer than 3 seeds: there will be no verdict"
     for names, those in inactive_groups(steps):

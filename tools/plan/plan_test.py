@@ -10,10 +10,11 @@ import sys
 import time
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.plan import declaration, estimate, kconfig, plan, plan_words, tuning
 from tools.plan.kconfig_test import MLA, STUDY, Case, copy_of_the_tree
+from tools.results import time_left
 from tools.testing import as_user, tap
 
 PLAN = "tools.plan.plan"
@@ -240,6 +241,38 @@ class Plans(PlanCase):
         self.listed("baseline 124m")
         self.assertIn("CONFIG_SCALE=124m: a step cannot change", self.refusal())
 
+    def test_a_word_that_another_one_undoes_is_named(self):
+        """Wherever the other one comes from: a fragment, a setting, the first value of a factor."""
+        self.fragment("rmsnorm", 'CONFIG_NORM="rms"')
+        for words, said in (
+                ("mla gate+mla", "1-gate+mla: mla undoes gate: CONFIG_RA_MLA_MLP_ATTN_GATE is n, not y"),
+                ("mla dot+mla", "1-dot+mla: mla undoes dot: CONFIG_ATTENTION is mla, not dot"),
+                ("mla latent-dim-8+latent-dim-32", "latent-dim-32 undoes latent-dim-8: CONFIG_RA_MLA_LATENT_DIM"),
+                ("mla latent-dim-16+latent-dim-32", "latent-dim-32 undoes latent-dim-16"),
+                ("mla mla+gate FFN_HIDDEN=100+parameters-of-1", "plan generates undoes FFN_HIDDEN=100")):
+            self.listed(words)
+            with self.subTest(words=words):
+                self.assertIn(said, self.refusal())
+        self.configure('CONFIG_PLAN="one_at_a_time"', 'CONFIG_PLAN_FRAGMENTS="rmsnorm"',
+                       'CONFIG_PLAN_FACTORS="NORM=layer|rms"')
+        self.assertIn("1-rmsnorm: NORM=layer undoes rmsnorm", self.refusal())
+
+    def test_a_default_may_be_changed_by_another_word(self):
+        """mla switches mechanisms off, which others switch on; cross has the default number of keys."""
+        self.listed("mla mla+gate mla+cross+sparse-topk4 mla+latent-dim-8 mla+cross+sparse-none")
+        self.assertEqual(len(self.plan()["steps"]), 5)
+
+    def test_a_name_says_what_is_set(self):
+        for name, text, said in (("latent-dim-8", "CONFIG_RA_MLA_LATENT_DIM=32", "LATENT_DIM=32"),
+                                 ("adamw", 'CONFIG_OPTIMIZER="muon"', "OPTIMIZER=muon")):
+            self.fragment(name, text)
+            self.listed(f"mla mla+{name}")
+            with self.subTest(name=name):
+                self.assertRegex(self.refusal(), rf"{name}:2: CONFIG_[A-Z_]*{said}: the name of the fragment")
+        self.fragment("try-2", "CONFIG_MODEL_LAYERS=3")
+        self.listed("mla try-2")
+        self.plan()
+
     def test_duplicates_must_be_declared(self):
         self.listed("baseline gate gate")
         self.assertRegex(self.refusal(), "1-gate and 2-gate have the same .*; 'again-1' .* 'null-1'")
@@ -422,7 +455,7 @@ class Declared(PlanCase):
         return self.plan()["declaration"]
 
     def test_nothing(self):
-        self.assertIsNone(self.declared())
+        self.assertIsNone(self.declared('CONFIG_LOOKS=""'))
         self.assertNotIn("declared:", self.said)
 
     def test_primary_comparisons(self):
@@ -430,7 +463,7 @@ class Declared(PlanCase):
         self.assertEqual(found, {
             "asked": "1 3:2", "primary": [["1-gate", "0-baseline"], ["3-latent", "2-cross"]],
             "steps": ["0-baseline", "1-gate", "2-cross", "3-latent"], "margin": 0.01,
-            "looks": [3], "seeds": [1, 2, 3]})
+            "looks": [3, 5, 8], "seeds": list(range(1, 9))})
         self.assertIn("declared: primary comparisons 1 3:2; margin 0.01; seeds 1, 2, 3", self.said)
 
     def test_classes(self):
@@ -448,6 +481,29 @@ class Declared(PlanCase):
         self.assertEqual((found["looks"], found["seeds"]), ([3, 5, 6], [1, 2, 4, 5, 6, 7]))
         more = self.declared('CONFIG_LOOKS="3,5,6"', "CONFIG_SEEDS=1,2,4,5,6")
         self.assertEqual(found, more)
+
+    def test_looks_of_a_new_study(self):
+        """Three, unless other seeds are asked for; a step that is added later changes nothing."""
+        self.configure("CONFIG_ATTENTION=mla", 'CONFIG_PLAN="steps"', 'CONFIG_PLAN_FRAGMENTS="mla mla+gate"')
+        first = self.plan()["declaration"]
+        self.assertEqual((first["primary"], first["looks"], first["seeds"]),
+                         (["all"], [3, 5, 8], list(range(1, 9))))
+        self.succeed("set", "CONFIG_SEEDS=1,2,3,4,5", tree=self.directory)     # as the report says
+        self.succeed("set", 'CONFIG_PLAN_FRAGMENTS="mla mla+gate mla+cross"', tree=self.directory)
+        self.assertEqual(self.plan()["declaration"], first)
+        self.succeed("set", "CONFIG_SEEDS=1,2,3,4,5,6,7,8,9", tree=self.directory)
+        self.assertIn("CONFIG_LOOKS=9 looks once, at all of them",
+                      self.refuse("--output", self.path("plan"), tool=PLAN, tree=self.directory))
+        self.configure(defconfig="gpt2-ra-mla-full+seeds-5")
+        self.assertIsNone(self.plan()["declaration"])
+
+    def test_all_one_by_one_is_the_same(self):
+        """As an earlier program recorded it."""
+        path = declaration.path_of(self.path("runs"), "e")
+        content = self.declared('CONFIG_LOOKS="3,5"')
+        declaration.record(path, {**content, "primary": [["1-gate", "0-baseline"]], "steps": ["1-gate"]}, 1.0)
+        declaration.record(path, content, 2.0)
+        self.assertEqual(declaration.read(self.path("runs"), "e").time, 1.0)
 
     def test_what_is_refused(self):
         for setting, said in (('CONFIG_PRIMARY="9"', "9: the steps are 0 to 5"),
@@ -529,10 +585,16 @@ class Matched(PlanCase):
         self.assertEqual([step["name"] for step in steps[4:]],
                          ["4-mla+parameters-of-1+parameters-of-2"])
         self.assertEqual(steps[4]["baseline"], "0-mla")
-        self.configure("CONFIG_PLAN_CONTROLS=flops", 'CONFIG_PLAN_FRAGMENTS="dot mla|mla+gate"',
+        self.configure("CONFIG_PLAN_CONTROLS=flops", 'CONFIG_PLAN_FRAGMENTS="swiglu mla|mla+gate"',
                        defconfig="ra-optimizer")
         names = [step["name"] for step in self.plan()["steps"]]
-        self.assertEqual(names[2:], ["2-dot+mla+flops-of-1"])
+        self.assertEqual(names[2:], ["2-swiglu+mla+flops-of-1"])
+
+    def test_a_control_of_another_size_is_refused(self):
+        """Even one channel is too many."""
+        self.listed("mla mla+MODEL_EMBD=256+parameters-of-0")
+        self.assertRegex(self.refusal(), r"1-mla[^ ]*: .*no feed-forward has about [0-9]+ "
+                                         r"parameters: width 1 is off by \+[0-9]+, a step of width is [0-9]+")
 
     def test_refused(self):
         for words, why in (("mla mla+parameters-of-1", "no other step 1"),
@@ -709,6 +771,13 @@ exec {shutil.which("git")} "$@"
         self.write("", "go")
         return make.wait(), self.read("said")
 
+    def run_directories(self, experiment="runs/smoke"):
+        return [name for name in os.listdir(self.path(experiment))
+                if os.path.isdir(self.path(os.path.join(experiment, name)))]
+
+    def planned(self, experiment):
+        return sorted(time_left.read_plan(self.path("runs"), experiment), key=lambda run: run.kind, reverse=True)
+
     def test_the_next_experiment_is_configured_while_one_trains(self):
         """The plan of a make is fixed when it starts: programs, runs and report stay its own."""
         self.configure("config", "CONFIG_EXPERIMENT=first", "CONFIG_MODEL_LAYERS=1")
@@ -718,7 +787,7 @@ exec {shutil.which("git")} "$@"
         self.assertIn("second: no question", self.make("plan"))
         said = self.make()      # its plan has steps of the same names
         self.assertIn("second: scale laptop, seeds 1, 2\n", said)
-        self.assertEqual(len(os.listdir(self.path("runs/second"))), 3)      # and the report
+        self.assertEqual(len(os.listdir(self.path("runs/second"))), 4)      # and the report and planned.json
         status, said = self.end_of(first)
         self.assertEqual(status, 0, said)
         self.assertIn("first: scale laptop, seeds 1, 2\n", said)
@@ -735,8 +804,13 @@ exec {shutil.which("git")} "$@"
         first = self.waiting_make()
         self.configure("config", "CONFIG_EXPERIMENT=second")
         self.make("plan")
+        waiting = self.planned("first")
+        self.assertEqual({(run.kind, run.step) for run in waiting},
+                         {("tuning", "0-baseline@1e-3"), ("tuning", "0-baseline@6e-3"), ("run", "0-baseline")})
+        self.assertEqual([bool(run.identity) for run in waiting], [True, True, False])
         status, said = self.end_of(first)
         self.assertEqual(status, 0, said)
+        self.assertEqual([bool(run.identity) for run in self.planned("first")], [True, True, True])
         self.assertIn("first: scale laptop, seeds 1\n", said)
         self.assertFalse(os.path.exists(self.path("runs/second")))
 
@@ -767,8 +841,7 @@ exec {shutil.which("git")} "$@"
     def test_only_a_run_is_forgotten(self):
         self.configure("config")
         self.make("runs")
-        [run] = [os.path.join(self.path("runs/smoke"), name)
-                 for name in os.listdir(self.path("runs/smoke"))]
+        [run] = map(str, pathlib.Path(self.path("runs/smoke")).glob("0-*"))
         precious = self.path("runs/precious")
         os.mkdir(precious)
         for wrong in (f"{precious} {run}", f"{run} {precious}", f"{run} {run}", "%", precious, "",
@@ -782,16 +855,15 @@ exec {shutil.which("git")} "$@"
     def test_a_declaration_is_recorded_first_and_changes_no_run(self):
         self.configure("config")
         self.make("runs")
-        [run] = os.listdir(self.path("runs/smoke"))
+        [run] = self.run_directories()
         self.configure("config", 'CONFIG_MARGIN="0.01"')
         self.make("runs")
-        self.assertEqual(sorted(os.listdir(self.path("runs/smoke"))),
-                         sorted([run, "declaration.json"]))
+        self.assertEqual(self.run_directories(), [run])
         [entry] = json.loads(self.read("runs/smoke/declaration.json"))["declarations"]
         self.assertEqual(entry["declared"]["margin"], 0.01)
         self.succeed("set", "CONFIG_SEEDS=2")
         self.make("runs")
-        [other] = set(os.listdir(self.path("runs/smoke"))) - {run, "declaration.json"}
+        [other] = set(self.run_directories()) - {run}
         started = min(line["time"] for line in map(
             json.loads, self.read(f"runs/smoke/{other}/journal.jsonl").splitlines()))
         entries = json.loads(self.read("runs/smoke/declaration.json"))["declarations"]
@@ -807,7 +879,7 @@ exec {shutil.which("git")} "$@"
         self.make("runs")
         self.assertEqual(os.stat(self.path("plan/runs.mk")).st_mtime_ns, before)
         for directory in ("runs/smoke", "others/smoke"):
-            [run] = os.listdir(self.path(directory))
+            [run] = self.run_directories(directory)
             self.assertTrue(os.path.exists(self.path(f"{directory}/{run}/done")), directory)
 
     def test_files_whose_names_are_commands(self):
@@ -823,12 +895,12 @@ exec {shutil.which("git")} "$@"
     def test_a_program_that_another_make_replaced(self):
         self.configure("config")
         self.make("runs")
-        [run] = os.listdir(self.path("runs/smoke"))
+        [run] = self.run_directories()
         # As if this plan's program had another identity.
         self.write(self.read("plan/runs.mk").replace(run[-12:], "0123456789ab"), "plan/runs.mk")
         self.assertIn("another configuration than the run 0123456789ab",
                       self.make("runs-all", expect=2))
-        self.assertEqual(os.listdir(self.path("runs/smoke")), [run])
+        self.assertEqual(self.run_directories(), [run])
 
     def test_a_bad_configuration_keeps_neither_status_nor_stop(self):
         self.configure("config")
@@ -856,7 +928,7 @@ exec {shutil.which("git")} "$@"
                              ("exit 137", "ended with status 137"),
                              ("exit 0", "ended with status 0")):
             put_back = self.instead_of_the_program(script)
-            self.assertIn(f"0-baseline did not tell the identity of its run with seed 1: it {said}",
+            self.assertIn(f"0-baseline did not print the identity of its run with seed 1: it {said}",
                           self.make("runs-all", expect=2))
             put_back()
         self.assertNotIn("refused", self.make("runs"))
@@ -869,7 +941,7 @@ exec {shutil.which("git")} "$@"
         self.assertIn("out of memory", self.make("runs-all", expect=2))
         put_back()
         self.make("runs")
-        [run] = os.listdir(self.path("runs/smoke"))
+        [run] = self.run_directories()
         self.assertTrue(os.path.exists(self.path(f"runs/smoke/{run}/done")))
 
 

@@ -4,7 +4,7 @@
     autocast.py [OUTDIR]    default: models/vectors/autocast of this tree;  example: autocast.py new
 
 models/autocast_test.c compares our own bfloat16 with it.  A file holds a model (metadata "config",
-as golden.py writes it; tensors param.NAME, exact in float16), BATCHES batches of tokens and
+as golden.py writes it; tensors param.NAME, exact in float16), some batches of tokens and
 targets, and for each parameter autocast.NAME, the root-mean-square error of its gradient over all
 batches and entries.  One batch would not do: the errors of a small tensor in it are few.
 
@@ -44,6 +44,10 @@ MODELS = {
     "mla": "attn=mla",
     "mla-ra": "attn=mla ra_alpha=0.5",
     "w2": "attn=w2 pos=rope heads=4",
+    # All entries of a lambda's gradient share one error: more batches show its size.
+    "differential": "attn=differential pos=rope batches=32",
+    # The norm of a head whose q.k nearly cancel is steep, so that rounding anywhere shows: a larger eps bounds it.
+    "gla": "attn=gla pos=none norm_eps=0.1",
     "gate": "attn=mla attn_gate=y",
     # A larger scale and fewer keys keep the weights of routing apart: few sequences have no near tie.
     "all": "attn=mla attn_gate=y cross_token=y latent_recip=y ffn_mult=2 block=16 length=16 scale=12",
@@ -107,11 +111,11 @@ def errors(c, p, batches):
 
 
 def vector(path, fields):
-    length, scale = int(fields.pop("length")), float(fields.pop("scale"))
+    length, scale, batches = int(fields.pop("length")), float(fields.pop("scale")), int(fields.pop("batches", BATCHES))
     c = golden.configuration(fields)
     g = torch.Generator().manual_seed(SEED + 1000)
     p = {name: t.half().double() for name, t in golden.parameters(c, SEED, scale, g).items()}
-    tokens = sequences(c, p, g, BATCHES * ROWS, length).reshape(BATCHES, ROWS, length)
+    tokens = sequences(c, p, g, batches * ROWS, length).reshape(batches, ROWS, length)
     targets = torch.randint(0, c.vocab, tokens.shape, generator=g)
     tensors = {"autocast." + name: e for name, e in errors(c, p, list(zip(tokens, targets))).items()}
     tensors.update(tokens=tokens.int(), targets=targets.int())

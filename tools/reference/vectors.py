@@ -26,6 +26,7 @@ RECIP = "attn=mla latent_recip=y"
 CROSS = "attn=mla cross_token=y"
 GATE = "attn=mla attn_gate=y"
 ALL = "attn=mla attn_gate=y cross_token=y latent_recip=y"
+GLA = "attn=gla pos=none norm_eps=0.01"
 WS = "ffn=ws ws_lambda_z=0.01 ws_lambda_c=0.1"
 
 VECTORS = {
@@ -43,6 +44,13 @@ VECTORS = {
     "dot-rope-theta": "pos=rope rope_theta=100",
     "dot-alibi": "pos=alibi",
     "dot-alibi-3-heads": "pos=alibi heads=3 embd=12",
+    "dot-t5": "pos=t5 t5_buckets=4 t5_distance=6",
+    "dot-window": "windowed=y window=3",
+    "dot-window-sinks": "windowed=y window=2 sinks=2 pos=rope",
+    "dot-softcap": "softcap=0.5",
+    "mla-t5-terms": MLA + " ra_alpha=0.5 pos=t5 t5_buckets=6 t5_distance=7 windowed=y window=4 sinks=1 softcap=0.3",
+    "cross-w2-t5": "attn=w2 cross_token=y sparse=rms pos=t5 t5_buckets=5 t5_distance=5",
+    "mla-all-terms": MLA + " ra_alpha=0.5 pos=alibi windowed=y window=3 sinks=1 softcap=0.3",
     "dot-nopos": "pos=none",
     "dot-untied": "tie=n",
     "dot-logits-z": "lambda_logits_z=0.01",
@@ -98,6 +106,18 @@ VECTORS = {
     "w2-out-gate": "attn=w2 pos=rope out_gate=channel",
     "w2-benchmark": "attn=w2 pos=rope norm=rms norm_eps=1e-6 final_norm=layer ffn=swiglu ffn_mult=4 bias=n tie=n",
     "dot-benchmark": "pos=rope norm=rms norm_eps=1e-6 final_norm=layer ffn=swiglu ffn_mult=4 bias=n tie=n",
+    # difference of two softmaxes
+    "differential": "attn=differential",
+    "differential-rope": "attn=differential pos=rope scale=5",
+    "differential-gate": "attn=differential pos=none attn_gate=y out_gate=head norm=rms scale=5",
+    # gated linear attention; a large eps where the steep norm of a head with a small q.k would show every rounding
+    "gla": GLA,
+    "gla-learned": GLA + " pos=learned",
+    "gla-rope": GLA + " pos=rope",
+    "gla-tau": GLA + " gla_tau=1 gla_key=5 gla_rank=3",
+    "gla-chunks": GLA + " block=133 length=133 gla_tau=2 batch=1",
+    "gla-benchmark": GLA + " norm=rms final_norm=layer ffn=swiglu ffn_mult=4 bias=n tie=n",
+    "gate-gla": GLA + " attn_gate=y out_gate=head",
     # mechanism 1
     "gate": GATE,
     "gate-token": GATE + " gate_pool=token",
@@ -129,7 +149,7 @@ VECTORS = {
     "cross-w2-rms": "attn=w2 pos=rope cross_token=y sparse=rms",
     "cross-alibi-rms": CROSS + " pos=alibi sparse=rms",
     "cross-ra-rms": CROSS + " ra_alpha=0.5 sparse=rms",
-    # Scores so flat that float cannot tell which keys are the largest.
+    # Scores so flat that in float it is unclear which keys are the largest.
     "cross-near-tie": "attn=w2 w2_score=overlap w2_eps=1e6 pos=rope cross_token=y",
     # mechanism 3
     "recip": RECIP,

@@ -17,8 +17,8 @@ import statistics
 from dataclasses import dataclass, field
 
 from tools.plan import compared, config_difference, plan_words, tuning
-from tools.report import decoding, factorial, judging, stats
-from tools.results import metric_names, records
+from tools.report import decoding, factorial, judging, same_data, stats
+from tools.results import metric_names, notes, records
 
 LOSS, ACCURACY = records.LOSS, metric_names.VALIDATION_ACCURACY
 BASELINE, INVALID = "baseline", "invalid"
@@ -38,13 +38,15 @@ OTHER_ENVIRONMENT = "†"
 LOST_SEEDS = "‡"
 UNEQUAL_NOISE = "§"
 DAMAGED = "¶"
+NOT_LEARNT = "◊"
 MARKS = {
     MORE_PARAMETERS: "more parameters than its baseline",
     OTHER_ENVIRONMENT: "compared across environments (machine, compiler, BLAS, threads)",
-    LOST_SEEDS: "runs of this step or of its baseline diverged, failed or are missing: see the "
-                "problems",
-    UNEQUAL_NOISE: "one of the two is noisier than the other, and its noise may be skewed: the "
-                   "interval is wider for that",
+    LOST_SEEDS: "runs of this step or of its baseline diverged, failed, or are missing or "
+                "not finished: they are listed",
+    UNEQUAL_NOISE: "one of the two is noisier than the other: if that noise is skewed, too, up to 3 of 10 "
+                   "such tables have a false verdict",
+    NOT_LEARNT: "a run ended no lower than chance, or than it began: there is no verdict on it",
     DAMAGED: "'make verify' found a run of this step or of its baseline damaged",
 }
 ENDED = (*records.FINISHED, "diverged", "invalid")      # states of runs that will not go on
@@ -81,10 +83,11 @@ class Row:
     is_unequal: bool = False            # one arm is much noisier
     p: float = None                     # corrected
     smallest_effect: float = None       # found with 80% power: nats, or share of right answers
-    seeds_needed: int = None            # that would settle what is open
+    seeds_needed: tuple = None          # (least, most or None): so many may settle what is open
     is_exploratory: bool = False
     verdict: str = ""
     reason: str = ""                    # for a verdict that needs one
+    not_learnt: str = ""                # why a run of either is no result of training
     marks: list = field(default_factory=list)
     verified: int = None                # runs with a headline that 'make verify' found sound
 
@@ -178,10 +181,12 @@ class Table:
     published: dict
     environments: list      # (environment, steps)
     problems: list
+    unfinished: list        # sentences about runs that go on or wait
     notes: list
     compared: str = ""      # what the steps are, in one line
     verification: list = field(default_factory=list)    # sentences about runs that are not sound
     samples: list = field(default_factory=list)
+    note: notes.Note = field(default_factory=notes.Note)    # what its researcher wrote (make note)
 
     @property
     def margin(self):
@@ -362,8 +367,29 @@ def same_bits(step, steps):
         "s" * (len(checked) > 1)
 
 
+def not_learnt(step):
+    """Why a run of the step is no result of training; empty: all are."""
+    for limit, what in ((last_of(metric_names.CHANCE), "chance"), (lambda run: run.first(LOSS), "it began")):
+        seeds = [seed for seed, run in sorted(step.usable.items())
+                 if limit(run) is not None and run.last(LOSS) >= limit(run)]
+        if seeds:
+            return f"{step.name} did not learn: with seed {', '.join(map(str, seeds))} the loss ends no lower than {what}"
+    return ""
+
+
+def same_end(step):
+    """Seeds that end in the same weights."""
+    seeds = {}
+    for run in step.usable.values():
+        if run.weights:
+            seeds.setdefault(run.weights, []).append(run.seed)
+    return next((sorted(those) for those in seeds.values() if len(those) > 1), [])
+
+
 def invalid_reason(step, baseline):
     for judged, whose in ((step, ""), (baseline, "its baseline: ")):
+        if same_end(judged):
+            return f"{whose}seeds {', '.join(map(str, same_end(judged)))} end in the same weights, bit by bit"
         if judged.failed_audits:
             audit, subject, _, detail = judged.failed_audits[0]
             return f"{whose}{audit} audit failed" + (f" for {subject}" if subject else "") \
@@ -373,6 +399,13 @@ def invalid_reason(step, baseline):
         if judged.is_leaky:
             return f"{whose}it is declared to see the future"
     return ""
+
+
+def data_reason(row, step, baseline):
+    """Rows are the same unless the plan says otherwise."""
+    if row.is_null or same_data.symbols_of_data(row.difference, step.config):
+        return ""
+    return same_data.unequal(paired_runs(step, baseline)) or ""
 
 
 def is_by_accuracy(step):
@@ -400,6 +433,7 @@ def quantity(by_accuracy):
 
 def add_marks(row, steps, all_seeds):
     """Of what may make a comparison of these steps unfair."""
+    row.not_learnt = next(filter(None, map(not_learnt, steps)), "")
     if len(environments_of(*steps)) > 1:
         row.marks.append(OTHER_ENVIRONMENT)
     if len(all_seeds) > len(row.samples):
@@ -416,7 +450,7 @@ def compare(row, step, baseline, all_seeds):
         found = stats.difference(paired_values(step, baseline, NUMBERS[name]))
         setattr(row, "delta" if name == "loss" else "accuracy_delta",
                 found and found.without_interval())
-    row.reason = invalid_reason(step, baseline)
+    row.reason = invalid_reason(step, baseline) or data_reason(row, step, baseline)
     tasks = [s.config.get("TASK") for s in (baseline, step)]
     if row.reason:
         row.verdict = INVALID
@@ -437,9 +471,20 @@ def judge(rows, steps=(), declared=None):
     judgement = judging.judge(rows, declared, first_start, {
         step.name: ended_seeds(step, by_name.get(step.baseline)) for step in steps})
     for row in rows:
-        if row.is_unequal:
+        if row.not_learnt:
+            withhold(row)
+        elif row.is_unequal:
             row.marks.append(UNEQUAL_NOISE)
     return judgement
+
+
+def withhold(row):
+    """A difference to what was not learnt says nothing; it counts in its family, as losses must not decide that."""
+    row.marks.append(NOT_LEARNT)
+    row.p = row.smallest_effect = row.seeds_needed = None
+    row.judged = row.judged and row.judged.without_interval()
+    if row.verdict != INVALID:
+        row.verdict, row.reason = stats.UNDECIDABLE, row.reason or row.not_learnt
 
 
 # ---------------------------------------------------------------- effects of grids
@@ -495,7 +540,24 @@ def trained_as_baseline(step, row, baseline):
             if mine.weights and mine.weights == twin.weights]
 
 
-def find_problems(steps, rows, all_seeds):
+def find_unfinished(steps, waiting):
+    """Nothing is wrong with runs that go on or wait for their turn."""
+    for step in steps:
+        yield from (f"{run}: {run.trouble}" for run in step.runs if run.is_going)
+    for step, seeds in waiting.items():
+        yield f"{step}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}: waiting"
+
+
+def waiting_seeds(experiment, steps, planned):
+    """By step: of the planned runs of the experiment that have not begun."""
+    begun, found = {run.identity[:12] for step in steps for run in step.runs}, {}
+    for run in planned:
+        if run.experiment == experiment and run.identity not in begun:
+            found.setdefault(run.step, set()).add(run.seed)
+    return found
+
+
+def find_problems(steps, rows, all_seeds, waiting):
     by_name = {step.name: step for step in steps}
     for step, row in zip(steps, rows):
         same = trained_as_baseline(step, row, by_name.get(row.baseline))
@@ -503,11 +565,11 @@ def find_problems(steps, rows, all_seeds):
             yield f"{step.name}: with seed {', '.join(map(str, same))} it ends in the weights of " \
                   f"{row.baseline}, bit by bit, although its symbols differ: it trained its baseline"
         for run in step.runs:
-            if run.trouble:
+            if run.trouble and not run.is_going:
                 yield f"{run}: {run.trouble}"
         # A step that repeats another has one seed: one repetition is enough.
         expected = set() if step.repeat or row.is_null else set(all_seeds)
-        for seed in sorted(expected - {run.seed for run in step.runs}):
+        for seed in sorted(expected - {run.seed for run in step.runs} - waiting.get(step.name, set())):
             yield f"{step.name}, seed {seed}: missing"
 
 
@@ -531,11 +593,15 @@ def verification_lines(steps):
               "wrote them"
 
 
-def find_notes(steps):
+def find_notes(steps, rows):
     for step in steps:
         if step.older:
             yield f"{step.name}: {step.older} older run{'s' * (step.older > 1)} with other " \
                   "settings or sources left out"
+    for step, row in zip(steps, rows):
+        symbols = same_data.symbols_of_data(row.difference, step.config)
+        yield from same_data.exemptions(step.name, row.baseline, row.is_null, symbols)
+    yield from same_data.lacking([run for step in steps for run in step.usable.values()])
     revisions = {run.git_revision for step in steps for run in step.usable.values()}
     if len(revisions) > 1:
         yield "the runs come from different revisions: " + ", ".join(sorted(map(str, revisions)))
@@ -616,6 +682,8 @@ def make_groups(steps, rows, all_seeds):
         elif step.baseline in (None, step.name):
             row.reason = invalid_reason(step, step)
             row.verdict = f"{BASELINE}, {INVALID}" if row.reason else BASELINE
+            row.reason = row.reason or not_learnt(step)
+            row.marks += [NOT_LEARNT] * bool(not_learnt(step))
         elif baseline is None:
             row.verdict, row.reason = stats.UNDECIDABLE, f"its baseline {step.baseline} has no runs"
         else:
@@ -690,16 +758,18 @@ def sweeps_of(candidates, by_name):
                     by_name[name].config.get("LEARNING_RATE") if name in by_name else None)
 
 
-def tabulate(experiment, steps, candidates=(), decoded=None, declared=None):
+def tabulate(experiment, steps, candidates=(), decoded=None, declared=None, planned=()):
     by_name = {step.name: step for step in steps}
     rows = [row_of(step, by_name.get(step.baseline)) for step in steps]
     seeds = sorted({run.seed for step, row in zip(steps, rows) if not row.is_null
                     for run in step.runs})
     decoded = decoded or decoding.Decoding()
-    problems = [*find_problems(steps, rows, seeds), *decoded.problems]
+    waiting = waiting_seeds(experiment, steps, planned)
+    problems = [*find_problems(steps, rows, seeds, waiting), *decoded.problems]
+    unfinished = list(find_unfinished(steps, waiting))
     if not any(row.seeds for row in rows):
         raise records.Problem(f"{experiment}: no run is finished, nothing to report\n"
-                              + "\n".join(f"  {problem}" for problem in problems))
+                              + "\n".join(f"  {problem}" for problem in problems + unfinished))
     groups = make_groups(steps, rows, seeds)
     sweeps = list(sweeps_of(candidates, by_name))
     tuned = {sweep.step for sweep in sweeps}
@@ -714,7 +784,7 @@ def tabulate(experiment, steps, candidates=(), decoded=None, declared=None):
                   for x in lengths_of(step, by_name.get(step.baseline, step))],
                  decoded, list(scores_of(groups, rows, by_name, tuned)),
                  sweeps, beside_published(experiment, by_name),
-                 list_environments(steps), problems, list(find_notes(steps)),
+                 list_environments(steps), problems, unfinished, list(find_notes(steps, rows)),
                  compared.line([step.config for step in steps]), list(verification_lines(steps)))
 
 
@@ -724,11 +794,13 @@ def tabulate_pairs(name, pairs):
     for a, b in pairs:
         group = groups.setdefault((a.runs[0].experiment, a.name), Group(a.name, is_by_accuracy(a)))
         row = row_of(b, a)
+        row.is_exploratory = True       # nobody declared it
         compare(row, b, a, [run.seed for run in a.runs])
         group.rows.append(row)
         rows.append(row)
-    judgement = judge(rows)
-    problems = dict.fromkeys(f"{run.experiment}/{run}: {run.trouble}" for pair in pairs
-                             for step in pair for run in step.runs if run.trouble)
+    judgement = judging.Judgement(exploratory=judge(rows).family)
+    runs = {run.id: run for pair in pairs for step in pair for run in step.runs if run.trouble}.values()
+    problems, unfinished = ([f"{run.experiment}/{run}: {run.trouble}" for run in runs if run.is_going == is_going]
+                            for is_going in (False, True))
     return Table(name, [], [], list(groups.values()), [], [], judgement, rows, [], [],
-                 decoding.Decoding(), [], [], None, [], list(problems), [])
+                 decoding.Decoding(), [], [], None, [], problems, unfinished, [])

@@ -1,6 +1,6 @@
 """Steps of a table that are the cells of a grid, and the effects that the grid has.
 
-Two steps are cells of a grid if a third one has the changes of both: the configurations tell, not
+Two steps are cells of a grid if a third one has the changes of both: the configurations decide, not
 the words of the plan.  If the grid is complete, the main effect of a change is its mean over all
 settings of the others.  The interaction of two changes is what both together do beyond the sum of
 what each does alone, again as a mean over the rest.  If combinations are missing, there are only

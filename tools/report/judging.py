@@ -52,19 +52,13 @@ def is_unequal(row, samples):
         stats.is_unequal(*zip(*(sample.values for sample in samples)))
 
 
-def least_seeds(row, samples):
+def least_seeds(row):
     """For a verdict by an interval."""
-    return stats.MIN_SEEDS_OF_ANY_SHAPE if row.by_accuracy or is_unequal(row, samples) else \
-        stats.MIN_SEEDS
-
-
-def alpha_of(row, look, size):
-    """What the interval of this look may use."""
-    return look.share / size / (stats.CAUTION if is_unequal(row, look.samples(row)) else 1)
+    return stats.MIN_SEEDS_BY_ACCURACY if row.by_accuracy else stats.MIN_SEEDS
 
 
 def judge_interval(row, looks, size, margin):
-    alphas = [alpha_of(row, look, size) for look in looks]
+    alphas = [look.share / size for look in looks]
     intervals = [stats.difference([s.difference for s in look.samples(row)], alpha)
                  for look, alpha in zip(looks, alphas)]
     alpha, d = alphas[-1], stats.overlap(intervals)
@@ -78,8 +72,8 @@ def judge_interval(row, looks, size, margin):
     row.judged = d
     row.verdict = stats.verdict(d, margin, not row.by_accuracy)
     if row.verdict == stats.OPEN and d.sd:
-        row.seeds_needed = stats.seeds_to_settle(margin / d.sd, alpha) if margin else \
-            stats.seeds_to_show(abs(d.mean) / d.sd, alpha)
+        row.seeds_needed = stats.seeds_for_margin(d, margin, alpha) if margin else \
+            stats.seeds_for_effect(d, alpha)
 
 
 def judge_counts(row, looks, size, limit):
@@ -105,21 +99,19 @@ def judge_counts(row, looks, size, limit):
                      f"{plural(size, 'comparison')}; {stats.seeds_to_count(1, 0, alpha)} could"
     else:
         row.verdict = stats.OPEN
-        row.seeds_needed = stats.seeds_to_count(mine / n, theirs / n, alpha)
+        needed = stats.seeds_to_count(mine / n, theirs / n, alpha)
+        row.seeds_needed = needed and (needed, None)
 
 
 def judge_row(row, looks, size, margin):
     samples = looks[-1].samples(row)
-    limit, least = threshold(row, samples), least_seeds(row, samples)
-    enough = [look for look in looks
-              if len(look.samples(row)) >= least_seeds(row, look.samples(row))]
+    limit, least = threshold(row, samples), least_seeds(row)
+    enough = [look for look in looks if len(look.samples(row)) >= least]
     if limit is not None and len(samples) >= stats.MIN_SEEDS and row.kind in (STEP, CONTROL):
         judge_counts(row, looks, size, limit)
     elif not enough:
         row.verdict = stats.UNDECIDABLE
-        row.reason = f"{plural(len(samples), 'paired seed')}, {least} are needed" + (
-            " where one of the two is noisier than the other"
-            if not row.by_accuracy and least > stats.MIN_SEEDS else "")
+        row.reason = f"{plural(len(samples), 'paired seed')}, {least} are needed"
     elif limit is None:
         judge_interval(row, enough, size, margin)
     else:
@@ -147,12 +139,13 @@ class Judgement:
     exploratory: int = 0            # those of the other family
     margin: float = None            # declared
     lines: tuple = ()               # about the declaration
+    next_seeds: list = ()           # of the next look; empty where nothing is open, or no look left
 
 
 def is_primary(row, declared):
-    return any(row.kind == EFFECTS[one] if isinstance(one, str) else
-               one == [row.step, row.baseline]
-               for one in declared.primary)
+    return declared.is_of_all or any(
+        row.kind == EFFECTS[one] if isinstance(one, str) else one == [row.step, row.baseline]
+        for one in declared.primary)
 
 
 def fault(rows, declared, first_start):
@@ -166,12 +159,13 @@ def fault(rows, declared, first_start):
     return ""
 
 
-def looks_of(declared, ended):
+def looks_of(rows, declared, ended):
     """Those whose runs have all ended, in every step of a primary comparison."""
+    steps = declared.steps if not declared.is_of_all else \
+        {step for row in rows if row.kind in (STEP, CONTROL) for step in (row.step, row.baseline)}
     return [Look(declared.seeds[:n], share)
             for n, share in zip(declared.looks, stats.shares(declared.looks))
-            if all(ended.get(step, set()).issuperset(declared.seeds[:n])
-                   for step in declared.steps)]
+            if all(ended.get(step, set()).issuperset(declared.seeds[:n]) for step in steps)]
 
 
 def moment(seconds):
@@ -179,16 +173,27 @@ def moment(seconds):
 
 
 def judge_primary(rows, declared, ended):
-    """How many were judged, and the line that says how far the looks are."""
-    looks = looks_of(declared, ended)
-    state = f"Look {len(looks)} of {len(declared.looks)}, at " \
-            f"{declared.looks[len(looks) - 1]} seeds." if looks else \
-            f"No look yet: the first needs all runs of {plural(declared.looks[0], 'seed')}."
+    """The number of looks whose runs have ended, and how many comparisons were judged."""
+    looks = looks_of(rows, declared, ended)
     if looks:
-        return judge_family(rows, looks, declared.margin), state
+        return len(looks), judge_family(rows, looks, declared.margin)
     for row in rows:
         row.verdict = INCOMPLETE
-    return 0, state
+    return 0, 0
+
+
+def look_line(declared, done):
+    """How far the looks are."""
+    if not done:
+        return f"No look yet: the first needs all runs of {plural(declared.looks[0], 'seed')}."
+    return f"Look {done} of {len(declared.looks)}, at {declared.looks[done - 1]} seeds."
+
+
+def seeds_after(rows, declared, done):
+    """Those of the next look, if a row is open and there is one."""
+    if not 0 < done < len(declared.looks) or all(row.verdict != stats.OPEN for row in rows):
+        return []
+    return declared.seeds[:declared.looks[done]]
 
 
 def judge(rows, declared=None, first_start=math.inf, ended=None):
@@ -199,15 +204,16 @@ def judge(rows, declared=None, first_start=math.inf, ended=None):
     primary = [row for row in rows if is_primary(row, declared)]
     others = [row for row in rows if row not in primary]
     wrong = fault(primary, declared, first_start)
-    lines = [f"Declared on {moment(declared.time)}: {declared.text}."]
+    lines = [f"Declared on {moment(declared.time)}: {declared.text}."] if rows else []
     if wrong:
         lines.append(f"The declaration does not count, since {wrong}: all is exploratory.")
         primary, others = [], rows
     result = Judgement(margin=declared.margin)
     if primary:
-        result.family, state = judge_primary(primary, declared, ended)
-        lines.append(state)
-    elif not wrong:
+        done, result.family = judge_primary(primary, declared, ended)
+        lines.append(look_line(declared, done))
+        result.next_seeds = seeds_after(primary, declared, done)
+    elif rows and not wrong:
         lines.append("None of the primary comparisons is in this table.")
     for row in others:
         row.is_exploratory = True

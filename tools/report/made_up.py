@@ -1,5 +1,6 @@
 """Run directories as the trainer writes them, for tests of what is made from them."""
 import contextlib
+import glob
 import io
 import json
 import math
@@ -12,11 +13,12 @@ import tempfile
 import unittest
 
 from tools.report import report
+from tools.results import time_left
 
 RESULTS = os.path.join(os.environ.get("O", "build"), "bin/results")
 STUDY = ["0-mla", "1-mla+gate", "2-mla+gate+cross", "3-mla+gate+cross+latent",
          "4-mla+gate+cross-again"]
-CHANCE, FLOOR = 5.0, 2.0
+CHANCE, FLOOR = 20.0, 2.0
 
 class Runs:
     """A directory of runs, as the trainer writes them."""
@@ -28,8 +30,11 @@ class Runs:
     def add(self, experiment, step, seed, loss, *, baseline="0-mla", repeat=0, state="done",
             config=None, audits=(("causality", "h.0", 1, ""),), weights=None, machine="aarch64",
             started=1e9, values=None, reason=None, curve=True, ended=True, threads=2,
-            moved=None, sample=None, curves=()):
-        """A run that ends at this loss; `values` are recorded once, `curves` with each loss."""
+            moved=None, sample=None, curves=(), host="h", pid=1, until=100, pace=0):
+        """A run that ends at this loss; `values` are recorded once, `curves` with each loss.
+
+        It has made `until` of 100 iterations, each in `pace` seconds.
+        """
         self.made += 1
         directory = os.path.join(self.path, experiment, f"{step}-{seed}-{self.made}")
         os.makedirs(directory)
@@ -41,13 +46,13 @@ class Runs:
                   "config": {"TASK": "language", **(config or {"STEP": step[2:]})}}
         with open(os.path.join(directory, "run.json"), "w", encoding="utf-8") as file:
             json.dump(record, file)
-        lines = [{"kind": "start", "iteration": 0, "host": "h", "pid": 1, "process": "p"}]
+        lines = [{"kind": "start", "iteration": 0, "host": host, "pid": pid, "process": "p"}]
         lines += [{"kind": "audit", "name": a, "subject": s, "passed": p, "detail": d}
                   for a, s, p, d in audits]
         constants = {"parameters": 1e6, "flops_per_token": 6e6, "decode_token_bytes": 512,
                      "chance": CHANCE, "chance/recall": CHANCE + 1, **(values or {})}
         lines += [self.value(0, name, v) for name, v in constants.items()]
-        for i in range(10, 101, 10) if loss is not None else ():
+        for i in range(10, until + 1, 10) if loss is not None else ():
             now = loss + (0.03 * (100 - i) if curve else 0)
             lines += [self.value(i, "val/loss", now), self.value(i, "train/loss", now - 0.01),
                       self.value(i, "val/loss/recall", now + 1), self.value(i, "val/floor", FLOOR),
@@ -64,11 +69,24 @@ class Runs:
             lines.append({"kind": "artifact", "name": "weights", "path": "w", "sha256": weights,
                           "bytes": 1})
         if ended:
-            lines.append({"kind": "end", "state": state} | ({"reason": reason} if reason else {}))
+            lines.append({"kind": "end", "state": state, "time": started + pace * until} | ({"reason": reason} if reason else {}))
         with open(os.path.join(directory, "journal.jsonl"), "w", encoding="utf-8") as file:
             for line in lines:
-                file.write(json.dumps({"time": started, **line}) + "\n")
+                file.write(json.dumps({"time": started + pace * line.get("iteration", 0), **line}) + "\n")
         return record["identity"]
+
+    def plan(self, experiment, seeds):
+        """As make leaves it, from step: seeds; a run that was added has its identity."""
+        known = {}
+        for path in glob.glob(os.path.join(self.path, experiment, "*", "run.json")):
+            with open(path, encoding="utf-8") as file:
+                run = json.load(file)
+            known[run["step"], run["seed"]] = run["identity"][:12]
+        runs = [{"kind": "run", "experiment": experiment, "step": step, "seed": seed,
+                 "identity": known.get((step, seed), f"{seed:02x}".rjust(12, "f"))}
+                for step, its_seeds in seeds.items() for seed in its_seeds]
+        with open(time_left.path_of(self.path, experiment), "w", encoding="utf-8") as file:
+            json.dump(runs, file)
 
     def decoded(self, experiment, step, contexts, peer=None, **config):
         """As bench_decode.py leaves it: half of the limit at each context."""
@@ -95,12 +113,12 @@ class Runs:
             common = draw.gauss(0, 0.05)
             for number, (step, shift) in enumerate(zip(STUDY, (0, -0.2, 0, -0.5))):
                 self.add(experiment, step, seed, 3 + common + shift + draw.gauss(0, 0.01),
-                         weights=f"{step}-{seed}", values={
+                         weights=f"{seed}-{step}", values={
                              "parameters": 1e6 * (1 + number), "flops_per_token": 6e6 + number},
                          audits=[("wiring", "wte", 1, ""),
                                  ("causality", "h.0", int(number != 3), "token 5 changes 3")])
             self.add(experiment, STUDY[4], seed, 3, repeat=1, config={"STEP": "mla+gate+cross"},
-                     weights=f"{STUDY[2]}-{seed}" if twin == "same" else twin)
+                     weights=f"{seed}-{STUDY[2]}" if twin == "same" else twin)
 
     def rebuild(self):
         done = subprocess.run([RESULTS, "rebuild", self.path], capture_output=True, text=True,
@@ -136,6 +154,10 @@ class Case(unittest.TestCase):
     def read(self, ending, experiment="gpt2-ra-mla-full"):
         with open(self.path(experiment, ending), encoding="utf-8") as file:
             return file.read()
+
+    def markdown(self, experiment):
+        """With the sections that a terminal leaves to the page."""
+        return self.read("md", experiment).replace("\\", "")
 
     def json(self, experiment):
         return json.loads(self.read("json", experiment))

@@ -10,7 +10,7 @@ import pathlib
 from dataclasses import asdict, dataclass
 
 from tools.plan import declaration, kconfig
-from tools.results import records
+from tools.results import notes, records, time_left
 from tools.terminal import terminal
 
 FILE = "said.json"
@@ -52,9 +52,11 @@ def sources():
 def key_of(args, experiment):
     database = args.db or os.path.join(args.runs, "results.db")
     measured = sorted(pathlib.Path(args.runs, experiment, "decode").glob("*.json"))
-    parts = [database_state(database), args.runs,
+    parts = [database_state(database), time_left.going(database), args.runs,
              file_state(declaration.path_of(args.runs, experiment)),
-             file_state(records.verified_path(database)),
+             file_state(time_left.path_of(args.runs, experiment)),
+             file_state(records.verified_path(database)), file_state(notes.path_of(args.runs, experiment)),
+             args.tex_columns,
              file_state(os.path.join(kconfig.DEFCONFIGS, experiment)),      # its question
              *([str(path), file_state(path)] for path in (*measured, *sources()))]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

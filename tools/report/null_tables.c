@@ -1,5 +1,6 @@
 /*
- * null_tables - draws tables of comparisons in which nothing differs, and counts false verdicts.
+ * null_tables - draws tables of comparisons and counts those with a verdict: where the effect is 0,
+ * these are false.
  *
  * tools/report/simulate.py asks it for millions of tables.  It applies the rule of stats.py, whose
  * critical values come with the question; a test checks that both give the same verdicts.
@@ -23,13 +24,14 @@ static const char usage[] =
 	"A question is a line.  RULE is the number of looks and, for each, its seeds, the\n"
 	"critical t, the ratio of variances beyond which arms are unequal, and their critical t:\n"
 	"\n"
-	"    TABLES SEED SEEDS COMPARISONS RULE SHAPE NOISE STEPS SHAPE NOISE ...\n"
+	"    TABLES SEED SEEDS COMPARISONS EFFECT RULE SHAPE NOISE STEPS SHAPE NOISE ...\n"
 	"    RULE PAIRS VALUE BASELINE ...       with --judge\n"
 	"\n"
 	"Prints how many tables have a verdict; with --judge, the verdict on these values.\n"
-	"SHAPE and NOISE are first the baseline's, then those of STEPS steps, which are repeated.\n"
+	"SHAPE and NOISE are first the baseline's, then those of STEPS steps, which are repeated\n"
+	"and have this EFFECT.\n"
 	"\n"
-	"Example: echo 20000 1 5 3 1 5 3.961 9.605 7.529 normal 1 1 normal 1 | null_tables\n";
+	"Example: echo 20000 1 5 3 0 1 5 3.961 9.605 7.529 normal 1 1 normal 1 | null_tables\n";
 
 /* --------------------------------------------------------------- the rule */
 
@@ -188,6 +190,7 @@ struct arm {
 struct cell {
 	long tables, seed;
 	int seeds, comparisons, steps;
+	double effect;
 	struct rule rule;
 	struct arm baseline, step[MOST_STEPS];
 };
@@ -203,7 +206,7 @@ static bool has_verdict(const struct cell *c, struct rng_reader *r)
 		const struct arm *step = &c->step[k % c->steps];
 
 		for (int s = 0; s < c->seeds; s++)
-			arm[s] = step->noise * step->draw(r);
+			arm[s] = c->effect + step->noise * step->draw(r);
 		if (verdict(&c->rule, arm, baseline))
 			return true;
 	}
@@ -260,9 +263,10 @@ static enum status read_cell(struct cell *c, struct error *err)
 {
 	enum status status;
 
-	if (scanf("%ld %d %d", &c->seed, &c->seeds, &c->comparisons) != 3 || c->seeds < 2 ||
-	    c->seeds > MOST_SEEDS)
-		return fail(err, "expected a seed, 2 to %d seeds, comparisons", MOST_SEEDS);
+	if (scanf("%ld %d %d %lf", &c->seed, &c->seeds, &c->comparisons, &c->effect) != 4 ||
+	    c->seeds < 2 || c->seeds > MOST_SEEDS)
+		return fail(err, "expected a seed, 2 to %d seeds, comparisons, an effect",
+			    MOST_SEEDS);
 	status = read_rule(&c->rule, c->seeds, err);
 	if (status == OK)
 		status = read_arm(&c->baseline, err);

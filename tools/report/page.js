@@ -2,16 +2,18 @@
 // Draws the page's figures from its data, and lets readers sort tables and fold columns.
 //
 // tools/report/plots.py describes the figures and packs the curves.  tools/report/page.py writes the
-// page, which contains this data and this script.  A report loads nothing.  A page of `make serve`
-// fetches itself again and again; `state` keeps what the reader has chosen.
+// page, which contains this data and the scripts.  A report loads nothing.  A page of `make serve`
+// fetches itself again and again; `state` keeps what the reader has chosen, and page_address.js keeps it
+// in the address.
 
 const state = {
   off: new Set(),       // steps that are hidden
   offSeeds: new Set(),
   each: false,          // a curve per seed, not their mean
+  axis: "iteration",    // of curves: one of AXES
   smooth: 0,            // weight of older values, as in TensorBoard
-  views: {},            // by name of the figure: metric, logx, logy, zoom, wide
-  tables: {},           // by the headings of the table: the column that sorts, its direction, columns that are folded
+  views: Object.create(null),   // by name of the figure: metric, logx, logy, zoom, wide, pin
+  tables: Object.create(null),  // by name of the table: the column that sorts, its direction, columns that are folded
   open: new Set(),      // details
 };
 let data = { groups: [], runs: [], x: [] };
@@ -106,6 +108,44 @@ function pointsOf(run, metric) {
   return { xs: data.x[place], ys };
 }
 
+const AXES = { iteration: "iteration", tokens: "tokens", seconds: "seconds of training", work: "FLOPs" };
+const MOST_SMOOTH = 0.98;
+
+// "iteration 50", but "50 tokens".
+const placeWords = (name, value) =>
+  [AXES.tokens, AXES.seconds, AXES.work].includes(name) ? `${value} ${name}` : `${name} ${value}`;
+
+// The index of the first of these rising values that is not less than x; their number if there is none.
+function firstFrom(values, x) {
+  let low = 0, high = values.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] < x) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+// Between two records, time passes evenly.
+function secondsAt([place, seconds], iteration) {
+  const known = data.x[place], after = firstFrom(known, iteration);
+  if (after === 0 || after === known.length) return after ? seconds.at(-1) : seconds[0];
+  const share = (iteration - known[after - 1]) / (known[after] - known[after - 1]);
+  return seconds[after - 1] + share * (seconds[after] - seconds[after - 1]);
+}
+
+function onAxis(run, iteration) {
+  return state.axis === "iteration" ? iteration
+    : state.axis === "seconds" ? secondsAt(run.axes.seconds, iteration) : iteration * run.axes[state.axis];
+}
+
+// Where the iterations are on the axis that the reader chose; for several runs, their mean.
+const placesOf = (runs, iterations) => iterations.map(iteration =>
+  runs.reduce((sum, run) => sum + onAxis(run, iteration), 0) / runs.length);
+
+const knownAxes = () => Object.keys(AXES).filter(axis => axis === "iteration" ||
+  data.runs.every(run => axis in run.axes || !Object.keys(run.series).length));
+
 // The mean over seeds, at the iterations that the largest number of seeds has recorded.
 function meanOf(runs, metric) {
   const values = new Map();
@@ -143,11 +183,15 @@ function curvesOf(step, metric) {
   const runs = data.runs.filter(run => run.step === step.name && isSeedOn(run.seed) &&
     run.series[metric]);
   if (state.each)
-    return runs.map(run => ({ ...pointsOf(run, metric), name: `${step.name}, seed ${run.seed}`, seed: run.seed }));
+    return runs.map(run => moved({ ...pointsOf(run, metric), name: `${step.name}, seed ${run.seed}`,
+      seed: run.seed }, [run]));
   const finished = runs.filter(run => run.isFinished);
-  const mean = meanOf(finished.length ? finished : runs.filter(run => run.isRunning), metric);
-  return mean.n ? [{ ...mean, name: mean.n > 1 ? `${step.name}, mean of ${mean.n}` : step.name }] : [];
+  const averaged = finished.length ? finished : runs.filter(run => run.isRunning), mean = meanOf(averaged, metric);
+  return mean.n ? [moved({ ...mean, name: mean.n > 1 ? `${step.name}, mean of ${mean.n}` : step.name }, averaged)] : [];
 }
+
+// On the chosen axis; `iterations` stay for the CSV.
+const moved = (series, runs) => ({ ...series, iterations: series.xs, xs: placesOf(runs, series.xs) });
 
 // The series of a figure of lines or points: [{name, step, xs, ys, low, high, raw, thin, text}].
 function seriesOf(plot) {
@@ -285,7 +329,7 @@ function placeTexts(points, frame) {
 
 function drawPlane(plot, width) {
   const { figure, view } = plot, series = seriesOf(plot).filter(one => one.xs.length);
-  const height = view.wide ? 440 : 280;
+  const height = view.wide ? 440 : 280, xName = figure.kind === "curves" ? AXES[state.axis] : figure.x;
   if (!series.length) return empty(width, height);
   const log = { x: Boolean(view.logx || figure.places), y: Boolean(view.logy) };
   const ranges = rangesOf(plot, series, log);
@@ -305,9 +349,9 @@ function drawPlane(plot, width) {
     drawn.append(svg("path", { class: "mark", d: `M${across.at(x)},${frame.top}V${frame.bottom}` }));
   const node = svg("g", {}, svg("clipPath", { id: clip }, svg("rect", { x: frame.left - 4,
     y: frame.top - 4, width: frame.right - frame.left + 8, height: frame.bottom - frame.top + 8 })),
-    axes(frame, xTicks, yTicks, across, up, figure.x), drawn);
+    axes(frame, xTicks, yTicks, across, up, xName), drawn);
   const cursor = figure.kind === "points" ? pointCursor(figure, series, across, up)
-    : lineCursor(figure, series, across, up);
+    : lineCursor(xName, series, across, up);
   if (figure.kind === "points") {
     const seen = cursor.points.filter(p => p.x >= frame.left && p.x <= frame.right &&
       p.y >= frame.top && p.y <= frame.bottom);
@@ -315,14 +359,28 @@ function drawPlane(plot, width) {
       drawn.append(svg("g", { "data-step": p.step.name }, markOf(p.step, p.x, p.y, 5)));
     drawn.append(...placeTexts(seen, frame));
   } else drawn.append(...series.map(one => drawLine(one, across, up)));
-  return { node, frame, width, height, across, up, ...cursor };
+  const table = () => figure.kind === "curves" ? curveLines(view.metric, series) : seriesLines(figure, series);
+  return { node, frame, width, height, across, up, table, ...cursor };
 }
+
+// For the CSV.
+function curveLines(metric, series) {
+  const { raw, low } = series[0], isMoved = state.axis !== "iteration";
+  return [["step", "seed", "iteration", ...(isMoved ? [AXES[state.axis]] : []), metric,
+    ...(low ? ["lowest seed", "highest seed"] : []), ...(raw ? [`${metric}, not smoothed`] : [])],
+  ...series.flatMap(one => one.iterations.map((iteration, i) => [one.step.name, one.seed, iteration,
+    ...(isMoved ? [one.xs[i]] : []), one.ys[i], ...(low ? [one.low[i], one.high[i]] : []),
+    ...(raw ? [one.raw[i]] : [])]))];
+}
+
+const seriesLines = (figure, series) => [["step", figure.x, figure.y || figure.title],
+  ...series.flatMap(one => one.xs.map((x, i) => [one.name, x, one.ys[i]]))];
 
 function pointCursor(figure, series, across, up) {
   const points = series.map(one => ({ step: one.step, text: one.text, x: across.at(one.xs[0]),
     y: up.at(one.ys[0]), values: [one.xs[0], one.ys[0]] })).sort((a, b) => a.x - b.x);
   return {
-    points, count: points.length,
+    points, count: points.length, ...byName(points.map(p => p.step.name)),
     nearest: (x, y) => smallest(points.map(p => Math.hypot(p.x - x, p.y - y))),
     tell: i => ({ x: points[i].x, y: points[i].y, step: points[i].step.name, title: points[i].step.name,
       lines: [[`${figure.x}: ${exact(points[i].values[0])}`], [`${figure.y}: ${exact(points[i].values[1])}`]] }),
@@ -330,26 +388,50 @@ function pointCursor(figure, series, across, up) {
   };
 }
 
+// What a pin keeps of the place of the cursor, and where that is in another drawing; -1: it is not there.
+const byName = names => ({ keyOf: i => names[i], find: key => names.indexOf(key) });
+
 const smallest = values => values.reduce((best, v, i) => v < values[best] ? i : best, 0);
 
-function lineCursor(figure, series, across, up) {
+// The point of a series that is nearest to x; none before its beginning or after its end.
+function pointAt(one, x) {
+  if (x < one.xs[0] || x > one.xs.at(-1)) return { one, y: null };
+  const i = smallest(one.xs.map(place => Math.abs(place - x)));
+  return { one, x: one.xs[i], y: one.ys[i] };
+}
+
+// Seeds of a step with the same value are one line, which names them all.
+function valueLines(found, near, x) {
+  const lines = new Map();
+  for (const f of found) {
+    const words = exact(f.y) + (f.x === x ? "" : ` at ${exact(f.x)}`);
+    const key = f.one.seed == null ? f.one.name : `${f.one.step.name} ${words}`;
+    if (!lines.has(key)) lines.set(key, { ...f, words, seeds: [], isNear: false });
+    lines.get(key).seeds.push(f.one.seed);
+    lines.get(key).isNear ||= f === near;
+  }
+  return [...lines.values()].map(({ one, words, seeds, isNear }) => [(seeds.length < 2 ? one.name
+    : `${one.step.name}, seeds ${seeds.sort((a, b) => a - b).join(", ")}`) + `: ${words}`, one.step, isNear]);
+}
+
+function lineCursor(xName, series, across, up) {
   const places = [...new Set(series.flatMap(one => one.xs))].sort((a, b) => a - b)
     .filter(x => x >= across.low && x <= across.high && (!across.log || x > 0));
-  const at = x => series.map(one => ({ one, y: one.ys[one.xs.indexOf(x)] }))
-    .filter(({ y }) => y != null).sort((a, b) => b.y - a.y);
+  const at = x => series.map(one => pointAt(one, x)).filter(({ y }) => y != null).sort((a, b) => b.y - a.y);
   return {
     count: places.length,
     nearest: x => smallest(places.map(place => Math.abs(across.at(place) - x))),
+    keyOf: i => places[i], find: key => places.length ? smallest(places.map(place => Math.abs(place - key))) : -1,
     tell: (i, y) => {
       const found = at(places[i]);
       const near = y == null || !found.length ? null
         : found[smallest(found.map(f => Math.abs(up.at(f.y) - y)))];
       return { x: across.at(places[i]), y: near && up.at(near.y), step: near?.one.step.name,
-        title: `${figure.x} ${exact(places[i])}${series[0].raw ? ", smoothed" : ""}`,
-        lines: found.map(f => [`${f.one.name}: ${exact(f.y)}`, f.one.step, f === near]) };
+        title: placeWords(xName, exact(places[i])) + (series[0].raw ? ", smoothed" : ""),
+        lines: valueLines(found, near, places[i]) };
     },
     summary: series.map(one => `${one.name}: ${exact(one.ys.findLast(y => y != null) ?? NaN)} at ` +
-      `${figure.x} ${exact(one.xs.at(-1))}`).join("; "),
+      `${xName} ${exact(one.xs.at(-1))}`).join("; "),
   };
 }
 
@@ -362,39 +444,82 @@ drawers.curves = drawers.lines = drawers.points = drawPlane;
 
 // ---------------------------------------------------------------- a row per step, and bars
 
+const ROW = 40, SEED = 5, MOST_LEVELS = 8;     // pixels of a row and of a seed; seeds above each other
+
+// Seeds that would cover each other stand below each other, so that they can be counted.  `level` may be too large.
+function spread(row, across) {
+  const ends = [], seeds = row.values.map((value, k) => ({ x: across.at(value), seed: row.seeds[k] }))
+    .filter(({ seed }) => isSeedOn(seed)).sort((a, b) => a.x - b.x);
+  for (const one of seeds) {
+    const free = ends.findIndex(end => one.x - end >= SEED);
+    one.level = free < 0 ? ends.length : free;
+    ends[one.level] = one.x;
+  }
+  return seeds;
+}
+
+// What does not fit below each other is counted in a text beside the last one.
+function drawSeeds(row, seeds, y) {
+  const shown = seeds.filter(one => one.level < MOST_LEVELS), more = [];
+  for (const { x } of seeds.filter(one => one.level >= MOST_LEVELS)) {
+    const near = more.find(one => x - one.x < 30);
+    if (near) near.count++;
+    else more.push({ x, count: 1 });
+  }
+  return [...shown.map(({ x, level, seed }) =>
+    fill(markOf(row.step, x, y + SEED * level, 2), { "data-of-seed": seed }, [])),
+  ...more.map(({ x, count }) => text(`+${count}`, x + 5, y + SEED * MOST_LEVELS, "start", { class: "more" }))];
+}
+
+// The heights depend on the seeds, the seeds on the scale.
+function placeRows(rows, across, top) {
+  let y = top;
+  for (const row of rows) {
+    row.drawnSeeds = spread(row, across);
+    row.y = y;
+    y += ROW + SEED * Math.min(MOST_LEVELS, Math.max(0, ...row.drawnSeeds.map(one => one.level)));
+  }
+  return y;
+}
+
+function drawRow(row, across, width) {
+  const name = row.step.name, letters = Math.floor((width - 28) / LETTER);
+  const g = svg("g", { "data-step": name }, text(name.length > letters
+    ? name.slice(0, letters - 1) + "…" : name, 14, row.y + 14, "start", { class: "name" }));
+  if (row.low != null)
+    g.append(svg("path", { stroke: colourOf(row.step), "stroke-width": 2, fill: "none",
+      d: `M${across.at(row.low)},${row.y + 20}v8m0,-4H${across.at(row.high)}m0,-4v8` }));
+  g.append(markOf(row.step, across.at(row.mean), row.y + 24, 4.5), ...drawSeeds(row, row.drawnSeeds, row.y + 36));
+  return g;
+}
+
+const rowLines = (figure, rows) => [["step", "what", figure.x], ...rows.flatMap(row => [
+  ...["mean", "low", "high"].map(what => [row.step.name, what, row[what]]),
+  ...row.values.map((value, k) => [row.step.name, `seed ${row.seeds[k]}`, value])])];
+
 // A row shows a step's mean and interval, and its seeds below them.
 drawers.rows = (plot, width) => {
   const { figure, group } = plot;
   const rows = figure.rows.map(row => ({ ...row, step: stepOf(group, row.step) }))
     .filter(row => isOn(row.step));
-  const height = 42 * rows.length + 46;
   if (!rows.length) return empty(width, 100);
-  const frame = { left: 14, right: width - 14, top: 4, bottom: height - 40 };
+  const frame = { left: 14, right: width - 14, top: 4 };
   const values = rows.flatMap(row => [...row.values, row.low, row.high]);
   const across = scale(...rangeOf(figure.zero ? [...values, 0] : values, false), false,
     frame.left, frame.right);
+  frame.bottom = placeRows(rows, across, frame.top) + 6;
+  const height = frame.bottom + 40;
   const ticks = apart(linearTicks(across.low, across.high, Math.max(2, Math.floor(width / 75))), across);
   const node = svg("g", {}, axes(frame, ticks, [], across, null, figure.x));
   if (figure.zero)
     node.append(svg("path", { class: "mark", d: `M${across.at(0)},${frame.top}V${frame.bottom}` }));
-  rows.forEach((row, i) => {
-    const y = frame.top + 42 * i, mean = across.at(row.mean);
-    const name = row.step.name, letters = Math.floor((width - 28) / LETTER);
-    const g = svg("g", { "data-step": name }, text(name.length > letters
-      ? name.slice(0, letters - 1) + "…" : name, frame.left, y + 14, "start", { class: "name" }));
-    if (row.low != null)
-      g.append(svg("path", { stroke: colourOf(row.step), "stroke-width": 2, fill: "none",
-        d: `M${across.at(row.low)},${y + 20}v8m0,-4H${across.at(row.high)}m0,-4v8` }));
-    g.append(markOf(row.step, mean, y + 24, 4.5));
-    row.values.forEach((v, k) => isSeedOn(row.seeds[k]) &&
-      g.append(fill(markOf(row.step, across.at(v), y + 36, 2), { "data-of-seed": row.seeds[k] }, [])));
-    node.append(g);
-  });
+  node.append(...rows.map(row => drawRow(row, across, width)));
   return {
-    node, frame, width, height, count: rows.length, isDown: true,
-    nearest: (x, y) => Math.max(0, Math.min(rows.length - 1, Math.floor((y - frame.top) / 42))),
+    node, frame, width, height, count: rows.length, isDown: true, ...byName(rows.map(row => row.step.name)),
+    nearest: (x, y) => Math.max(0, rows.findLastIndex(row => row.y <= y)),
+    table: () => rowLines(figure, rows),
     tell: i => ({
-      x: across.at(rows[i].mean), y: frame.top + 42 * i + 24, step: rows[i].step.name,
+      x: across.at(rows[i].mean), y: rows[i].y + 24, step: rows[i].step.name,
       title: rows[i].step.name, lines: [
         [`mean ${exact(rows[i].mean)}` + (rows[i].low == null ? ""
           : `, 95% interval ${exact(rows[i].low)} to ${exact(rows[i].high)}`)],
@@ -424,7 +549,9 @@ drawers.bars = (plot, width) => {
     x: across.at(i) + (place - rows.length / 2) * bar, y: up.at(Math.max(v, 0)),
     height: Math.abs(up.at(v) - up.at(0)) }))));
   return {
-    node, frame, width, height, count: figure.names.length,
+    node, frame, width, height, count: figure.names.length, ...byName(figure.names),
+    table: () => [["step", "component", figure.unit], ...rows.flatMap(row =>
+      row.values.map((value, i) => [row.step.name, figure.names[i], value]))],
     nearest: x => Math.max(0, Math.min(figure.names.length - 1, Math.round(across.value(x)))),
     tell: i => ({ x: across.at(i), title: figure.names[i], lines: rows.filter(row => row.values[i] != null)
       .map(row => [`${row.step.name}: ${exact(row.values[i])}${figure.unit}`, row.step]) }),
@@ -438,31 +565,76 @@ drawers.bars = (plot, width) => {
 
 const MOST_LINES = 14;  // of a box of values
 
+const isPinned = plot => plot.view.pin != null;
+
+function setPin(plot, index, y) {
+  plot.view.pin = index == null ? null : plot.chart.keyOf(index);
+  showCursor(plot, index, y);
+}
+
+// A click or a tap pins the values; one at the same place lets them go.
+function togglePin(plot, index, y) {
+  const isSame = isPinned(plot) && plot.chart.find(plot.view.pin) === index;
+  plot.view.pin = isSame ? null : plot.chart.keyOf(index);
+  showCursor(plot, index, y);
+}
+
+function hideCursor(plot) {
+  plot.box.hidden = true;
+  light();
+}
+
+// Beside the figure: to its right, else to its left, else below the cursor.  Pinned values stand below it, in the page.
+function placeBox({ box, place, view, chart }, x) {
+  box.classList.toggle("pinned", view.pin != null);
+  Object.assign(box.style, { left: "", right: "", top: "" });
+  if (view.pin != null) return;
+  const around = place.getBoundingClientRect(), own = box.getBoundingClientRect();
+  const { clientWidth, clientHeight } = document.documentElement;
+  if (around.right + own.width + 8 <= clientWidth) box.style.left = "calc(100% + 4px)";
+  else if (around.left - own.width - 8 >= 0) box.style.right = "calc(100% + 4px)";
+  else {
+    const middle = x / chart.width * around.width, most = around.width - own.width;
+    Object.assign(box.style, { top: "100%", left: `${Math.max(0, Math.min(most, middle - own.width / 2))}px` });
+    return;
+  }
+  box.style.top = `${Math.min(0, clientHeight - around.top - own.height - 8)}px`;
+}
+
 function showCursor(plot, index, y) {
   const { chart, over, box } = plot;
   plot.cursor = index;
   over.replaceChildren();
   if (index == null || !chart.count) {
-    box.hidden = true;
-    light();
+    hideCursor(plot);
     return;
   }
-  const told = chart.tell(index, y), { frame } = chart;
+  const told = chart.tell(index, y);
+  drawCursor(plot, told);
+  fillBox(plot, told);
+  box.hidden = false;
+  placeBox(plot, told.x);
+  light(isPinned(plot) ? undefined : told.step);
+}
+
+function drawCursor({ chart, over }, told) {
+  const { frame } = chart;
   if (!chart.isDown)
     over.append(svg("path", { class: "cursor", d: `M${told.x},${frame.top}V${frame.bottom}` }));
   if (told.y != null) over.append(svg("circle", { class: "cursor", cx: told.x, cy: told.y, r: 7 }));
-  const near = Math.max(0, told.lines.findIndex(line => line[2]));
+}
+
+function fillBox(plot, told) {
+  const { box } = plot, near = Math.max(0, told.lines.findIndex(line => line[2]));
   const first = Math.max(0, Math.min(near - MOST_LINES / 2, told.lines.length - MOST_LINES));
   const lines = told.lines.slice(first, first + MOST_LINES);
   box.replaceChildren(html("b", {}, told.title), ...lines.map(([words, step, isNear]) =>
     html("div", { class: isNear && "near" }, ...(step ? [swatch(step)] : []), words)));
   if (told.lines.length > lines.length)
     box.append(html("div", { class: "soft" }, `and ${told.lines.length - lines.length} more`));
-  box.hidden = false;
-  const half = told.x < chart.width / 2;
-  box.style.left = half ? `${100 * (told.x + 14) / chart.width}%` : "";
-  box.style.right = half ? "" : `${100 * (1 - (told.x - 14) / chart.width)}%`;
-  light(told.step);
+  if (isPinned(plot))
+    box.prepend(html("button", { type: "button", class: "unpin", "aria-label": "unpin the values",
+      onclick: () => setPin(plot, null) }, "×"));
 }
 
 function placeOf(plot, event) {
@@ -495,16 +667,18 @@ function zoomBy(plot, factor, shift = 0) {
 }
 
 function onKey(plot, event) {
-  const move = by => showCursor(plot, plot.cursor == null ? (by > 0 ? 0 : plot.chart.count - 1)
+  const show = index => (isPinned(plot) ? setPin : showCursor)(plot, index);
+  const move = by => show(plot.cursor == null ? (by > 0 ? 0 : plot.chart.count - 1)
     : Math.max(0, Math.min(plot.chart.count - 1, plot.cursor + by)));
   const keys = {
     ArrowRight: () => event.shiftKey ? zoomBy(plot, 1, 0.2) : move(1),
     ArrowLeft: () => event.shiftKey ? zoomBy(plot, 1, -0.2) : move(-1),
     ArrowDown: () => plot.chart.isDown && move(1),
     ArrowUp: () => plot.chart.isDown && move(-1),
-    Home: () => showCursor(plot, 0), End: () => showCursor(plot, plot.chart.count - 1),
+    Home: () => show(0), End: () => show(plot.chart.count - 1),
+    Enter: () => plot.cursor != null && togglePin(plot, plot.cursor),
     "+": () => zoomBy(plot, 0.5), "=": () => zoomBy(plot, 0.5), "-": () => zoomBy(plot, 2),
-    0: () => setZoom(plot, null), Escape: () => showCursor(plot, null),
+    0: () => setZoom(plot, null), Escape: () => setPin(plot, null),
   };
   const isFree = !["ArrowDown", "ArrowUp"].includes(event.key) || plot.chart.isDown;
   if (!keys[event.key] || !isFree || event.ctrlKey || event.altKey || event.metaKey) return;
@@ -512,13 +686,22 @@ function onKey(plot, event) {
   keys[event.key]();
 }
 
+// Pinned values stay as they are.
+function pointAtPlace(plot, place) {
+  if (plot.chart.count && !isPinned(plot)) showCursor(plot, plot.chart.nearest(...place), place[1]);
+}
+
+function leave(plot) {
+  if (isPinned(plot)) light();
+  else showCursor(plot, null);
+}
+
 function listen(plot) {
   let start = null, frame = null;
   const on = (name, act) => plot.svg.addEventListener(name, act);
   on("pointerdown", event => {
     start = event.button === 0 ? placeOf(plot, event) : null;
-    showCursor(plot, plot.chart.count ? plot.chart.nearest(...placeOf(plot, event)) : null,
-      placeOf(plot, event)[1]);
+    pointAtPlace(plot, placeOf(plot, event));
   });
   on("pointermove", event => {
     if (!plot.chart.count) return;
@@ -530,19 +713,20 @@ function listen(plot) {
         y: Math.min(start[1], place[1]), width: Math.abs(place[0] - start[0]),
         height: Math.abs(place[1] - start[1]) });
       plot.svg.append(frame);
-    } else showCursor(plot, plot.chart.nearest(...place), place[1]);
+    } else pointAtPlace(plot, place);
   });
   const end = event => {
     frame?.remove();
-    const place = placeOf(plot, event);
-    if (start && plot.chart.across && event.type === "pointerup" && Math.abs(place[0] - start[0]) > 12)
-      zoomTo(plot, start, place);
+    const place = placeOf(plot, event), isDrag = start && Math.abs(place[0] - start[0]) > 12;
+    if (start && event.type === "pointerup" && plot.chart.count)
+      if (!isDrag) togglePin(plot, plot.chart.nearest(...place), place[1]);
+      else if (plot.chart.across) zoomTo(plot, start, place);
     start = frame = null;
   };
   on("pointerup", end);
   on("pointercancel", end);
-  on("pointerleave", () => document.activeElement !== plot.svg && showCursor(plot, null));
-  on("blur", () => showCursor(plot, null));
+  on("pointerleave", () => document.activeElement !== plot.svg && leave(plot));
+  on("blur", () => leave(plot));
   on("dblclick", () => setZoom(plot, null));
   on("keydown", event => onKey(plot, event));
 }
@@ -559,20 +743,19 @@ function light(step, seed) {
 
 // ---------------------------------------------------------------- figures and their tools
 
-const KEYS = "Keys: arrows move along the values, plus and minus zoom, Shift with arrows moves the view, " +
-  "0 shows all again.";
+const KEYS = "Keys: arrows move along the values, Enter pins them, plus and minus zoom, Shift with arrows moves the " +
+  "view, 0 shows all again.";
 
 function draw(plot) {
   const width = Math.max(240, plot.place.clientWidth || 440), before = plot.chart;
-  const kept = plot.cursor != null && before.across && plot.figure.kind !== "points"
-    ? before.across.value(before.tell(plot.cursor).x) : null;
+  const kept = plot.view.pin ?? (plot.cursor == null ? null : before.keyOf(plot.cursor));
   plot.chart = drawers[plot.figure.kind](plot, width);
   plot.svg.setAttribute("viewBox", `0 0 ${plot.chart.width} ${plot.chart.height}`);
-  const what = plot.figure.kind === "curves" ? `${plot.figure.title} (${plot.view.metric})` : plot.figure.title;
-  plot.svg.setAttribute("aria-label", `${what}: ${plot.chart.summary}`);
+  plot.svg.setAttribute("aria-label", `${titleOf(plot)}: ${plot.chart.summary}`);
   plot.svg.replaceChildren(plot.chart.node, plot.over);
   plot.reset.hidden = !plot.view.zoom;
-  showCursor(plot, kept != null && plot.chart.count ? plot.chart.nearest(plot.chart.across.at(kept)) : null);
+  const index = kept != null && plot.chart.count ? plot.chart.find(kept) : -1;
+  showCursor(plot, index < 0 ? null : index);
 }
 
 const drawAll = () => plots.forEach(draw);
@@ -589,7 +772,7 @@ function check(words, key, isOn, act) {
 
 function toolsOf(plot) {
   const { figure, view, name } = plot, tools = html("div", { class: "tools" });
-  const redraw = what => value => { view[what] = value; view.zoom = null; draw(plot); };
+  const redraw = what => value => { Object.assign(view, { [what]: value, zoom: null }); draw(plot); };
   if (figure.kind === "curves" && figure.metrics.length > 1)
     tools.append(html("select", { "aria-label": `${figure.title}: which record`, "data-key": `${name}-metric`,
       onchange: event => redraw("metric")(event.target.value) }, ...figure.metrics.map(metric =>
@@ -612,20 +795,30 @@ function toolsOf(plot) {
   return tools;
 }
 
+function saveTools(plot) {
+  const button = (words, what, act) => html("button", { type: "button", "data-key": `${plot.name}-${words}`,
+    "aria-label": `${plot.figure.title}: save ${what} as ${words}`, onclick: () => act(plot) }, words);
+  return html("div", { class: "saves" }, button("SVG", "the picture", saveSvg), button("CSV", "its values", saveCsv));
+}
+
+const defaultsOf = figure => ({ logx: false, logy: Boolean(figure.logy), zoom: null, wide: false, pin: null,
+  metric: figure.metrics?.[0] });
+
 function viewOf(name, figure) {
-  const view = state.views[name] ||= { logx: false, logy: Boolean(figure.logy), zoom: null, wide: false };
-  if (figure.kind === "curves" && !figure.metrics.includes(view.metric)) view.metric = figure.metrics[0];
+  const defaults = defaultsOf(figure), view = state.views[name] = { ...defaults, ...state.views[name] };
+  if (!figure.metrics?.includes(view.metric)) view.metric = defaults.metric;
   return view;
 }
 
 function makePlot(group, figure, key) {
   const shell = document.getElementById(key);
   const name = `${group.heading}: ${figure.title}`;     // A newer page may have more figures, so keys change.
-  const plot = { group, figure, key, name, view: viewOf(name, figure), place: shell.querySelector(".plot"),
+  const plot = { group, figure, key, name, view: viewOf(name, figure), defaults: defaultsOf(figure), place: shell.querySelector(".plot"),
     over: svg("g", { class: "over" }), cursor: null,
     box: html("div", { class: "values", role: "status", hidden: true }) };
   plot.svg = svg("svg", { role: "img", tabindex: 0, "aria-describedby": `${key}-about ${key}-keys` });
   plot.place.before(toolsOf(plot));
+  shell.querySelector("h3").after(saveTools(plot));
   plot.place.replaceChildren(plot.svg, plot.box, html("p", { id: `${key}-keys`, class: "unseen" }, KEYS));
   shell.classList.toggle("whole", plot.view.wide);
   listen(plot);
@@ -678,12 +871,27 @@ function seedTools(key, seeds) {
 }
 
 function smoothTool(key) {
-  return html("label", {}, "smoothing ", html("input", { type: "range", min: 0, max: 0.98, step: 0.02,
+  return html("label", {}, "smoothing ", html("input", { type: "range", min: 0, max: MOST_SMOOTH, step: 0.02,
     value: state.smooth, "data-key": `${key}-smooth`, "data-smooth": true, oninput: event => {
       state.smooth = Number(event.target.value);
       showChoices();
       drawAll();
     } }), html("output", {}));
+}
+
+// Zooms and pins of curves are places on the old axis.
+function setAxis(axis) {
+  state.axis = axis;
+  for (const plot of plots.filter(one => one.figure.kind === "curves"))
+    Object.assign(plot.view, { zoom: null, pin: null });
+  showChoices();
+  drawAll();
+}
+
+function axisTool(key) {
+  return html("label", {}, "x axis ", html("select", { "data-key": `${key}-axis`, "data-axis": true,
+    onchange: event => setAxis(event.target.value) }, ...knownAxes().map(axis =>
+    html("option", { value: axis, selected: axis === state.axis }, AXES[axis]))));
 }
 
 function makeLegend(group, key) {
@@ -702,7 +910,7 @@ function makeLegend(group, key) {
   place.replaceChildren(
     html("div", { class: "steps", role: "group", "aria-label": "steps" },
       ...group.steps.map(step => stepToggle(step, key)), ...(group.steps.length > 1 ? [all, none] : [])),
-    ...(data.runs.length ? [html("div", { class: "tools" }, ...seedTools(key, seeds), smoothTool(key))] : []));
+    ...(data.runs.length ? [html("div", { class: "tools" }, axisTool(key), ...seedTools(key, seeds), smoothTool(key))] : []));
 }
 
 // Every legend shows the same choices.
@@ -711,6 +919,7 @@ function showChoices() {
   each("[data-toggles]", node => node.setAttribute("aria-pressed", !state.off.has(node.dataset.toggles)));
   each("[data-seed]", node => node.setAttribute("aria-pressed", isSeedOn(Number(node.dataset.seed))));
   each("[data-each]", node => { node.checked = state.each; });
+  each("[data-axis]", node => { node.value = state.axis; });
   each("[data-smooth]", node => {
     node.value = state.smooth;
     node.nextSibling.textContent = state.smooth ? state.smooth.toFixed(2) : "off";
@@ -750,6 +959,7 @@ function sortTable(table, chosen) {
 function foldColumns(table, chosen) {
   for (const row of table.rows)
     [...row.cells].forEach((cell, i) => { cell.hidden = chosen.folded.has(headOf(table, i)); });
+  fitTable(table);
 }
 
 const headOf = (table, i) => table.tHead.rows[0].cells[i].textContent;
@@ -783,9 +993,32 @@ function tableTools(table, key, chosen) {
       }))));
 }
 
+// A table that is too wide is set tighter; if that is not enough, each row becomes a card.
+function fitTable(table) {
+  const around = table.closest(".wide"), isWide = () => around.scrollWidth > around.clientWidth;
+  table.classList.remove("tight", "cards");
+  if (isWide()) table.classList.add("tight");
+  if (isWide()) table.classList.add("cards");
+}
+
+const fitTables = () => document.querySelectorAll("table.sorted").forEach(fitTable);
+
+// A table is named after the heading above it; a newer page may have more tables.
+function nameTables() {
+  const count = {};
+  let heading = "";
+  for (const node of document.querySelectorAll("h1, h2, table.sorted"))
+    if (node.tagName !== "TABLE") heading = node.textContent;
+    else {
+      count[heading] = (count[heading] || 0) + 1;
+      node.dataset.name = heading + (count[heading] > 1 ? ` ${count[heading]}` : "");
+    }
+}
+
 function makeTable(table) {
-  const key = `table of ${[...table.tHead.rows[0].cells].map(head => head.textContent).join(", ")}`;
-  const chosen = state.tables[key] ||= { column: null, down: false, folded: new Set() };
+  const key = table.dataset.name, given = state.tables[key] || {};
+  const chosen = state.tables[key] = { column: null, down: false, ...given, folded: new Set(given.folded) };
+  if (chosen.column >= table.tHead.rows[0].cells.length) chosen.column = null;
   if (table.tBodies[0].rows.length < 2) return;
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const button = html("button", { type: "button", "data-key": `${key}-${column}`, onclick: () => {
@@ -802,17 +1035,21 @@ function makeTable(table) {
 
 function build() {
   data = JSON.parse(document.getElementById("data").textContent);
+  if (!knownAxes().includes(state.axis)) state.axis = "iteration";
   plots = [];
   data.groups.forEach((group, g) => {
     makeLegend(group, `g${g}`);
     group.figures.forEach((figure, f) => plots.push(makePlot(group, figure, `g${g}-f${f}`)));
   });
+  nameTables();
   document.querySelectorAll("table.sorted").forEach(table => makeTable(table));
+  keepChoicesAtLinks();
   document.querySelectorAll("details[data-key]").forEach(node => {
     node.open = state.open.has(node.dataset.key);
     node.addEventListener("toggle", () => setIn(state.open, node.dataset.key)(!node.open));
   });
   showChoices();
+  fitTables();
   drawAll();
 }
 
@@ -855,10 +1092,15 @@ async function live(seconds) {
   }
 }
 
+readAddress();
 build();
+keepAddress();
 let redrawing = 0;
 new ResizeObserver(() => {
   cancelAnimationFrame(redrawing);
-  redrawing = requestAnimationFrame(drawAll);
+  redrawing = requestAnimationFrame(() => {
+    fitTables();
+    drawAll();
+  });
 }).observe(document.body);
 if (document.getElementById("live")) live(Number(document.getElementById("live").dataset.seconds));

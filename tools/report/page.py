@@ -1,12 +1,14 @@
 """Writes each page as one HTML file that loads nothing; for screens, phones, keyboards and paper.
 
-page.css styles a page; page.js draws its figures (tools/report/plots.py) and makes its tables sort.
+page.css styles a page; page.js draws its figures (tools/report/plots.py) and makes its tables sort; page_address.js
+keeps the reader's choices in the address; page_save.js saves figures as files.
 Without JavaScript a page has its tables and texts, but no pictures.
 """
 import base64
 import hashlib
 import json
 import os
+import re
 from html import escape
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -17,17 +19,29 @@ def own_file(name):
         return file.read()
 
 
-STYLE, SCRIPT = own_file("page.css"), "\n" + own_file("page.js")
+STYLE = own_file("page.css")
+SCRIPT = "\n" + "\n".join(map(own_file, ("page_address.js", "page_save.js", "page.js")))
 # The browser runs only this script, and sends no request to other hosts.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + \
     base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode() + \
     "'; connect-src 'self'; form-action 'self'; base-uri 'none'"
 
 TONES = {"better": "good", "worse": "bad", "invalid": "bad", "NOT REPRODUCED": "bad"}
-HOW_TO = "Point at a picture to see its values, or focus it and use the arrow keys. Drag to zoom " \
-    "(keys: + and -); double-click to reset (key: 0). Curves are means over seeds; bands reach " \
+HOW_TO = "Point at a picture to see its values, or focus it and use the arrow keys. Click or tap (key: Enter) to " \
+    "pin them. Drag to zoom (keys: + and -); double-click to reset (key: 0). Curves are means over seeds; bands reach " \
     "from the lowest to the highest seed. The vertical range ignores the first tenth of a curve " \
     "until you zoom."
+
+
+class Bar(str):
+    """A cell with a bar before its text."""
+    share = 0
+
+    @classmethod
+    def of(cls, share, text=None):
+        bar = cls(f"{100 * share:.0f}%" if text is None else text)
+        bar.share = share
+        return bar
 
 
 class Link(str):
@@ -50,9 +64,16 @@ def tone(heading, cell):
     return "bad" if heading == "audits" and ("failed" in cell or "not" in cell) else ""
 
 
+def bar_html(share):
+    return f'<progress value="{share:.3f}" aria-label="{100 * share:.0f}%"></progress> '
+
+
 def cell_html(cell):
+    if isinstance(cell, Bar):
+        return bar_html(cell.share) + escape(cell)
     href = getattr(cell, "href", "")
-    return f'<a href="{escape(href)}">{escape(cell)}</a>' if href else escape(cell)
+    text = re.sub("(?<=[a-z])[+](?=[a-z])", "+<wbr>", escape(cell))     # long names of steps
+    return f'<a href="{escape(href)}">{text}</a>' if href else text
 
 
 def class_html(*names):
@@ -91,8 +112,22 @@ def list_html(lines):
     return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>" if lines else ""
 
 
+def heading_html(title):
+    """Links lead to it (contents_html)."""
+    return f'<h2 id="{re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")}">{escape(title)}</h2>'
+
+
+def contents_html(parts, files=()):
+    """Links to the headings of these parts, and to (name, address) of files."""
+    def links(name, found):
+        return f"<p>{name}: " + " ".join(found) + "</p>" if found else ""
+    inside = [f'<a href="#{key}">{title}</a>' for key, title in re.findall('<h2 id="(.*?)">(.*?)</h2>', "".join(parts))]
+    outside = [f'<a href="{escape(address)}" download>{escape(name)}</a>' for name, address in files]
+    return f'<nav>{links("On this page", inside)}{links("The table as a file", outside)}</nav>'
+
+
 def section_html(title, lines, extra, is_text):
-    return f"<h2>{escape(title)}</h2>" + list_html(lines) \
+    return heading_html(title) + list_html(lines) \
         + (table_html(*extra, is_text) if extra else "")
 
 
@@ -114,7 +149,7 @@ def figure_html(figure, key):
 def group_html(group, number):
     key = f"g{number}"
     figures = [figure_html(figure, f"{key}-f{i}") for i, figure in enumerate(group["figures"])]
-    return f"<section><h2>{escape(group['heading'])}</h2>" \
+    return f"<section>{heading_html(group['heading'])}" \
         + (f'<p class="about">{HOW_TO}</p>' if number == 0 else "") \
         + f'<div class="legend" id="{key}-legend"></div><div class="figures">' \
         + "\n".join(figures) + "</div></section>"

@@ -1,21 +1,25 @@
 """The page in a real browser: wide and narrow, light and dark, by mouse and by keys alone, offline
 and live."""
 import collections
+import csv
 import itertools
 import pathlib
 import re
 import shutil
 import statistics
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
 from unittest import mock
+from xml.etree import ElementTree
 
 from tools.report import made_up, report, serve
 from tools.testing import as_user, browser, tap
 
-DESKTOP, PHONE = (1400, 1000), (390, 844)
+DESKTOP, TABLET, PHONE = (1400, 1000), (800, 1000), (390, 844)
+SIZES = (DESKTOP, TABLET, PHONE)
 STEPS = ("0-mla", "1-gate", "2-gate+cross")
 CURVES = ("grad_norm", "grad_norm/h.0", "grad_norm/h.10", "learning_rate", "attention/entropy/h.0")
 
@@ -34,7 +38,9 @@ def losses(step):
 
 
 def config_of(number):
-    return {"TASK": "language", "WIDTH": str(number)}
+    """An update has 12 * 64 tokens."""
+    return {"TASK": "language", "WIDTH": str(number), "TRAIN_BATCH": "12", "TRAIN_ACCUMULATE": "1", "MODEL_BLOCK": "64",
+            "GPT2_MAX_ITERS": "100", "TRAIN_TOKENS_BUDGET": "0"}
 
 
 def add_study(runs, experiment="study"):
@@ -129,6 +135,14 @@ CUT = """[...document.querySelectorAll('figure svg')].flatMap(svg => {
       r.top < f.top - 1;
   }).map(t => t.textContent);
 })"""
+# Texts that reach beyond a picture that is a file.
+BEYOND = """(() => { const all = document.documentElement.getBoundingClientRect();
+  return [...document.querySelectorAll('text')].filter(t => { const r = t.getBoundingClientRect();
+    return r.left < all.left || r.right > all.right || r.top < all.top || r.bottom > all.bottom; })
+    .map(t => t.textContent); })()"""
+# Tables of which a part is out of sight, and texts in cells that are cut.
+CUT_TABLES = """[...document.querySelectorAll('.wide')].filter(w => w.scrollWidth > w.clientWidth + 1)
+  .map(w => w.innerText.slice(0, 80))"""
 # The least contrast between text and paper.
 CONTRAST = """(() => {
   const light = c => {
@@ -146,7 +160,7 @@ CONTRAST = """(() => {
 
 class Looks(Case):
     def test_every_width_and_scheme(self):
-        for size in (DESKTOP, PHONE):
+        for size in SIZES:
             for dark in (False, True):
                 with self.subTest(size=size, dark=dark):
                     page = self.show(size, dark)
@@ -157,6 +171,7 @@ class Looks(Case):
                     self.assertEqual(page.value("document.documentElement.scrollWidth"), size[0])
                     self.assertEqual(page.value(COVERED), [])
                     self.assertEqual(page.value(CUT), [])
+                    self.assertEqual(page.value(CUT_TABLES), [])
                     self.assertGreater(page.value(CONTRAST), 4.5)
                     paper = page.value("getComputedStyle(document.body).backgroundColor")
                     self.assertEqual(paper, "rgb(18, 22, 27)" if dark else "rgb(255, 255, 255)")
@@ -169,16 +184,31 @@ class Looks(Case):
                           values={"parameters": 1e6 * (1 + number // 9)})
         self.runs.rebuild()
         address = self.write_report("crowd")
-        for size in (DESKTOP, PHONE):
+        for size in SIZES:
             with self.subTest(size=size):
                 page = self.show(size, address=address)
                 self.assertEqual(page.faults(), [])
                 self.assertEqual(page.value("document.documentElement.scrollWidth"), size[0])
                 self.assertEqual(page.value(COVERED), [])
                 self.assertEqual(page.value(CUT), [])
+                self.assertEqual(page.value(CUT_TABLES), [])
                 numbers = page.value(f"[...{svg_of('Loss against parameters')}"
                                      ".querySelectorAll('[data-step] text')].map(t => t.textContent)")
                 self.assertEqual(sorted(map(int, numbers)), list(range(18)))
+
+    def test_seeds_that_coincide_can_be_counted(self):
+        """Up to eight stand below each other; a text counts the others."""
+        for step, seed in itertools.product(("0-mla", "1-x"), range(1, 21)):
+            self.runs.add("same", step, seed, 3.0 if step == "0-mla" or seed > 5 else 3 + 0.1 * seed)
+        self.runs.rebuild()
+        page = self.show(address=self.write_report("same"))
+        marks = page.value(f"[...{svg_of('Final loss')}.querySelectorAll('[data-step=\"0-mla\"] [data-of-seed]')]"
+                           ".map(m => { const r = m.getBoundingClientRect(); return `${r.left} ${r.top}`; })")
+        self.assertEqual((len(marks), len(set(marks))), (8, 8))
+        texts = page.value(f"[...{svg_of('Final loss')}.querySelectorAll('.more')].map(t => t.textContent)")
+        self.assertEqual(texts, ["+12", "+7"])
+        self.assertEqual(page.value(COVERED), [])
+        self.assertEqual(page.value(CUT), [])
 
     def test_axes(self):
         page = self.show()
@@ -229,6 +259,60 @@ class Looks(Case):
 
 
 class Mouse(Case):
+    def rectangle(self, page, title, element):
+        """Of a figure's svg or its box of values: left, top, right, bottom."""
+        return page.value(f"(() => {{ const svg = {svg_of(title)}, r = ({element}).getBoundingClientRect();"
+                          "return [r.left, r.top, r.right, r.bottom]; })()")
+
+    def test_values_stand_beside_the_curves(self):
+        for size in SIZES:
+            page = self.show(size)
+            for title in TITLES:
+                left, top, width, height = self.place(page, title)
+                page.hover(left + width / 3, top + height / 2)
+                figure, box = (self.rectangle(page, title, element) for element in ("svg", "svg.nextSibling"))
+                with self.subTest(size=size, title=title):
+                    self.assertTrue(box[0] >= figure[2] or box[2] <= figure[0] or box[1] >= figure[3] - 1, (figure, box))
+                    self.assertTrue(0 <= box[0] < box[2] <= size[0], box)
+
+    def test_a_click_pins_the_values(self):
+        page = self.show()
+        left, top, width, height = self.place(page, "Validation loss")
+        page.click(left + width - 16, top + height / 2)
+        page.hover(left + width / 2, top + height / 2)
+        page.hover(5, 5)
+        page.value("document.activeElement.blur()")
+        self.assertIn("iteration 100", self.values(page, "Validation loss"))
+        page.value("document.querySelector('[data-each]').click()")     # draws it again
+        text = self.values(page, "Validation loss")
+        self.assertIn("0-mla, seed 1: 3.01", text)
+        left, top, width, height = self.place(page, "Validation loss")
+        page.click(left + width - 16, top + height / 2)     # the same place again
+        page.hover(5, 5)
+        page.value("document.activeElement.blur()")
+        self.assertEqual(self.values(page, "Validation loss"), "")
+
+    def test_a_tap_pins_the_values(self):
+        page = self.show(PHONE)
+        page.call("Emulation.setTouchEmulationEnabled", enabled=True)
+        for title in ("Validation loss", "Final loss", "Components", "Loss against parameters"):
+            left, top, width, height = self.place(page, title)
+            page.tap(left + width / 2, top + height / 2)
+        for title in ("Validation loss", "Final loss", "Components", "Loss against parameters"):
+            self.assertRegex(self.values(page, title), r"\d", title)
+        page.value(f"{svg_of('Final loss')}.nextSibling.querySelector('button').click()")
+        self.assertEqual(self.values(page, "Final loss"), "")
+        self.assertEqual(page.faults(), [])
+
+    def test_equal_values_of_seeds_are_one_line(self):
+        page = self.show()
+        page.value("document.querySelector('[data-each]').click()")
+        page.value(f"(s => {{ s.value = 'val/floor'; s.dispatchEvent(new Event('change')); }})"
+                   "(document.querySelector('select[aria-label^=\"Other records\"]'))")
+        left, top, width, height = self.place(page, "Other records")
+        page.hover(left + width / 2, top + height / 2)
+        self.assertIn("0-mla, seeds 1, 2, 3: 2", self.values(page, "Other records"))
+
     def test_hover_shows_the_values(self):
         page = self.show()
         left, top, width, height = self.place(page, "Validation loss")
@@ -346,7 +430,7 @@ class Keys(Case):
     def test_axes_and_records(self):
         page = self.show()
         self.tab_to(page, "e.tagName === 'SELECT' && "
-                          "e.getAttribute('aria-label').startsWith('Gradient norm')")
+                          "e.getAttribute('aria-label')?.startsWith('Gradient norm')")
         page.press("ArrowDown")
         page.press("Enter")
         self.assertIn("Gradient norm (grad_norm/h.0)",
@@ -388,6 +472,166 @@ class Keys(Case):
             self.tab_to(page, condition)
             style = page.value("getComputedStyle(document.activeElement).outlineStyle")
             self.assertEqual(style, "solid", condition)
+
+
+class Axis(Case):
+    def choose(self, page, axis):
+        page.value(f"(s => {{ s.value = '{axis}'; s.dispatchEvent(new Event('change')); }})"
+                   "(document.querySelector('[data-axis]'))")
+
+    def test_every_axis(self):
+        """100 iterations of 768 tokens; 6 MFLOPs a token; at 1000 + i tokens per second until iteration i."""
+        page = self.show()
+        seconds = sum(10 * 768 / (1000 + i) for i in range(10, 101, 10))
+        for axis, last, name in (("tokens", 76800, "tokens"), ("seconds", seconds, "seconds of training"),
+                                 ("work", 76800 * 6e6, "FLOPs"), ("iteration", 100, "iteration")):
+            self.choose(page, axis)
+            xs = page.value(f"seriesOf(plots.find(p => p.figure.title === 'Validation loss'))[0].xs")
+            with self.subTest(axis=axis):
+                self.assertEqual(len(xs), 10)
+                self.assertAlmostEqual(xs[-1] / last, 1, places=4)
+                self.assertIn(name, self.ticks(page, "Validation loss"))
+                self.assertEqual(page.value(COVERED), [])
+                self.assertEqual(page.value(CUT), [])
+        self.choose(page, "work")       # the third step does three times the work of the first
+        left, top, width, height = self.place(page, "Validation loss")
+        page.hover(left + 0.3 * width, top + height / 2)
+        text = self.values(page, "Validation loss")
+        for step in STEPS:
+            self.assertIn(step, text)
+        self.assertIn(" at ", text)     # the places of other steps are not the same
+        self.assertEqual(page.faults(), [])
+
+    def test_only_axes_that_every_run_has(self):
+        self.runs.add("old", "0-mla", 1, 3.0)       # without the symbols that tell its tokens
+        self.runs.rebuild()
+        page = self.show(address=self.write_report("old") + "#x=tokens")
+        self.assertEqual(page.value("[...document.querySelector('[data-axis]').options].map(o => o.value)"), ["iteration"])
+        self.assertEqual(page.value("state.axis"), "iteration")
+        self.assertEqual(page.faults(), [])
+
+
+class Address(Case):
+    LOOK = """[...document.querySelectorAll('figure svg')].map(s => s.innerHTML.replaceAll(' class=""', '')).join() +
+        [...document.querySelectorAll('.values')].map(b => b.hidden ? '' : b.innerText).join() +
+        document.querySelector('.main').innerText + document.querySelectorAll('details[open]').length +
+        [...document.querySelectorAll('.legend [aria-pressed], .legend input, .legend select')]
+          .map(e => e.getAttribute('aria-pressed') + e.checked + e.value).join()"""
+
+    def test_a_reload_and_another_reader_see_the_same(self):
+        page = self.show()
+        plain = page.value(self.LOOK)
+        page.value("document.querySelector('[data-each]').click();"
+                   "document.querySelector('[data-toggles=\"1-gate\"]').click();"
+                   "document.querySelector('[data-seed=\"2\"]').click();"
+                   "document.querySelector('[data-key$=\"Training loss-logy\"]').click();"
+                   "document.querySelector('[data-key$=\"Accuracy-wide\"]').click();"
+                   "document.querySelector('details[data-key]').open = true;"
+                   "document.querySelectorAll('th button')[3].click();"
+                   "document.querySelector('[data-key$=\"-fold-parameters\"]').click();"
+                   "(s => { s.value = 'tokens'; s.dispatchEvent(new Event('change')); })(document.querySelector('[data-axis]'));"
+                   "(s => { s.value = 0.5; s.dispatchEvent(new Event('input')); })(document.querySelector('[data-smooth]'))")
+        left, top, width, height = self.place(page, "Validation loss")
+        page.drag((left + 0.3 * width, top + 40), (left + 0.8 * width, top + 45))
+        left, top, width, height = self.place(page, "Final loss")
+        page.click(left + width / 2, top + height / 3)
+        page.hover(5, 5)
+        page.value("document.activeElement.blur(); new Promise(done => setTimeout(done, 500))")
+        page.settle()
+        seen, address = page.value(self.LOOK), page.value("location.href")
+        self.assertNotEqual(seen, plain)
+        page.reload()
+        self.assertEqual(page.value(self.LOOK), seen)
+        self.assertEqual(self.show(address=address).value(self.LOOK), seen)
+        self.assertEqual(page.faults(), [])
+
+    def test_links_to_headings_keep_the_choices(self):
+        page = self.show()
+        page.value("document.querySelector('[data-each]').click(); new Promise(done => setTimeout(done, 500))")
+        self.assertEqual(page.value("location.hash"), "#each=true")
+        page.value("document.querySelector('nav a[href=\"#runs\"]').click(); new Promise(done => setTimeout(done, 500))")
+        self.assertEqual(page.value("location.hash"), "#each=true")
+        self.assertLess(page.value("document.getElementById('runs').getBoundingClientRect().top"), DESKTOP[1])
+        page.value("document.querySelector('[data-each]').click(); new Promise(done => setTimeout(done, 500))")
+        self.assertEqual(page.value("location.href"), self.address)
+
+    def test_an_address_may_say_anything(self):
+        plain = self.show().value(self.LOOK)
+        for words in ("__proto__.wide=true", "smooth=5&x=nothing&each=5", "Plots: Validation loss.zoom=[1]",
+                      "Plots: Validation loss.zoom={\"x\":[3,\"a\"]}", "Plots: Accuracy.metric=\"no\"", "Table.column=99",
+                      "Table.column=-1", "Table.folded=5", "hide=<b>", "hideseed=x", "Plots: Accuracy.pin=null",
+                      "%ff", "a.b.c=&=&.=1", "Plots: Accuracy.constructor=1", "runs"):
+            with self.subTest(words=words):
+                page = self.show(address=f"{self.address}#{words}")
+                self.assertEqual(page.value(self.LOOK), plain)
+                self.assertEqual(page.faults(), [])
+
+
+class Saved(Case):
+    def saved(self, page, title, kind):
+        """The file that the button leaves."""
+        directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        page.keep_downloads(directory)
+        page.value(f"document.querySelector('[data-key$=\"{title}-{kind}\"]').click()")
+        path, end = directory / f"study-{title.lower().replace(' ', '-')}.{kind.lower()}", time.monotonic() + 60
+        while not path.exists():
+            self.assertLess(time.monotonic(), end, list(directory.iterdir()))
+            time.sleep(0.1)
+        return path
+
+    def lines(self, page, title):
+        with open(self.saved(page, title, "CSV"), encoding="utf-8", newline="") as file:
+            return list(csv.reader(file))
+
+    def test_csv(self):
+        page = self.show()
+        head, *lines = self.lines(page, "Validation loss")
+        self.assertEqual(head, ["step", "seed", "iteration", "val/loss", "lowest seed", "highest seed"])
+        last = [line for line in lines if line[2] == "100"]
+        self.assertEqual([line[0] for line in last], list(STEPS))
+        for line in last:
+            own = losses(line[0]).values()
+            for cell, expected in zip(line[3:], (statistics.fmean(own), min(own), max(own))):
+                self.assertAlmostEqual(float(cell), expected, places=4)
+        page.value("document.querySelector('[data-each]').click();"
+                   "document.querySelector('[data-toggles=\"1-gate\"]').click();"
+                   "(s => { s.value = 'tokens'; s.dispatchEvent(new Event('change')); })(document.querySelector('[data-axis]'))")
+        head, *lines = self.lines(page, "Validation loss")
+        self.assertEqual(head, ["step", "seed", "iteration", "tokens", "val/loss"])
+        self.assertIn(["0-mla", "2", "100", "76800", "3.02"], lines)
+        self.assertEqual({line[0] for line in lines}, {"0-mla", "2-gate+cross"})
+        head, *lines = self.lines(page, "Final loss")
+        self.assertEqual(head, ["step", "what", "nats per token"])
+        self.assertIn(["0-mla", "seed 3", "3.03"], [[*line[:2], str(round(float(line[2]), 4))] for line in lines])
+        self.assertEqual(self.lines(page, "Components")[0], ["step", "component", "%"])
+        self.assertEqual(len(self.lines(page, "Loss against parameters")), 3)
+        self.assertEqual(page.faults(), [])
+
+    def test_svg(self):
+        """A picture of its own, the same in the dark: it says all that the page says, and needs no style sheet."""
+        drawn = []
+        for dark in (False, True):
+            path = self.saved(self.show(dark=dark), "Validation loss", "SVG")
+            drawn.append(path.read_text(encoding="utf-8"))
+            root = ElementTree.fromstring(drawn[-1])
+            texts = {node.text for node in root.iter("{http://www.w3.org/2000/svg}text")}
+            self.assertLessEqual({"Validation loss (val/loss)", "iteration", *STEPS}, texts)
+            self.assertNotIn("var(", drawn[-1])
+            self.assertNotIn("class=", drawn[-1])
+            self.assertIn('stroke="rgb(213, 218, 224)"', drawn[-1])     # the grid, on paper
+            page = self.show(dark=dark, address=path.as_uri())
+            self.assertEqual(page.faults(), [])
+            self.assertEqual(page.value("getComputedStyle(document.querySelector('rect')).fill"), "rgb(255, 255, 255)")
+        self.assertEqual(*drawn)
+
+    def test_every_figure_can_be_saved(self):
+        page = self.show()
+        for title in TITLES:
+            with self.subTest(title=title):
+                path = self.saved(page, title, "SVG")
+                ElementTree.parse(path)
+                self.assertEqual(self.show(address=path.as_uri()).value(BEYOND), [])
+        self.assertEqual(page.faults(), [])
 
 
 class Numbers(Case):
@@ -468,6 +712,44 @@ class Live(Case):
         self.assertEqual(page.value("document.activeElement.dataset.key"), "Plots: Training loss-logy")
         self.assertEqual(page.faults(), [])
 
+    def test_progress_comes_and_goes(self):
+        runs = self.new_runs()
+        add_study(runs)
+        runs.add("study", "2-gate+cross", 4, 2.5, ended=False, config=config_of(2), until=40, pace=1)
+        runs.plan("study", {step: (1, 2, 3, 4) for step in STEPS})
+        runs.rebuild()
+        server = self.serve(runs)
+        page = self.show(address=server.url + "experiment/study")
+        self.assertIn("9 of 12 runs done, 1 running, 2 waiting", page.value("document.body.innerText"))
+        self.assertEqual(page.value("[...document.querySelectorAll('.planned progress')].map(p => p.value)"),
+                         [0.75, 0.75, 0.85])
+        for step in STEPS:
+            runs.add("study", step, 4, 2.5, config=config_of(STEPS.index(step)))
+        runs.plan("study", {step: (1, 2, 3, 4) for step in STEPS})
+        runs.rebuild()
+        self.wait_for(page, "!document.querySelector('progress')")
+        self.assertEqual(page.faults(), [])
+
+    def test_every_page_at_every_width(self):
+        runs = self.new_runs()
+        add_study(runs)
+        identity = runs.add("study", "2-gate+cross", 4, 2.5, ended=False, config=config_of(2), until=40, pace=1,
+                            audits=[("causality", "h.0", 0, "token 5 changes what token 3 says, by 0.1")])
+        runs.plan("study", {step: (1, 2, 3, 4) for step in STEPS})
+        runs.add("second", "0-mla", 1, 3.0, ended=False, config=config_of(0))
+        runs.rebuild()
+        server = self.serve(runs)
+        for path, size, dark in itertools.product(
+                ("", "experiment/study", "experiment/second", f"run/{identity}", "compare?a=study/0&b=second/0"),
+                SIZES, (False, True)):
+            with self.subTest(path=path, size=size, dark=dark):
+                page = self.show(size, dark, server.url + path)
+                self.assertEqual(page.value("document.documentElement.scrollWidth"), size[0])
+                for what in (COVERED, CUT, CUT_TABLES):
+                    self.assertEqual(page.value(what), [])
+                self.assertGreater(page.value(CONTRAST), 4.5)
+                self.assertEqual(page.faults(), [])
+
     def compare(self, page, server):
         """From the index, by keys, to any two."""
         page.open(server.url)
@@ -480,6 +762,8 @@ class Live(Case):
                             "'study/2-gate+cross against study/0-mla'")
         self.wait_for(page, "document.querySelectorAll('figure svg').length > 5")
         self.assertEqual(self.drawn(page, "Validation loss"), ["study/0-mla", "study/2-gate+cross"])
+        self.assertEqual(page.value("[...document.querySelectorAll('form select')].map(s => s.selectedOptions[0].text)"),
+                         ["study: 0-mla, all seeds", "study: 2-gate+cross, all seeds"])
 
     def wait_for(self, page, condition, seconds=60):
         end = time.monotonic() + seconds

@@ -11,6 +11,7 @@ A figure is a dict with title, about (a sentence for readers), x (the name of it
 import math
 import re
 
+from tools.plan import estimate
 from tools.report import ablation, stats
 from tools.report.ablation import ACCURACY, LOSS
 from tools.results import metric_names
@@ -58,18 +59,32 @@ def is_curve(run, name):
     return len(run.series.get(name, ())) > 1
 
 
+def other_axes(run):
+    """Tokens and FLOPs of an iteration, and when each iteration was over; nothing of what is not known."""
+    try:
+        _, tokens = estimate.updates_and_tokens(run.config)
+    except (KeyError, ValueError):      # runs of an older program may lack symbols
+        return {}
+    flops, clock = run.last(metric_names.FLOPS_PER_TOKEN), list(estimate.seconds_at(run, tokens))
+    return {"tokens": tokens, **({"work": flops * tokens} if flops else {}),
+            **({"seconds": [(0, 0.0), *clock]} if clock else {})}
+
+
 def pack(named):
-    """The curves of all (step, run).  Lists of iterations are stored once."""
+    """The curves of all (step, run), and what page.js needs for other axes.  Lists of iterations are stored once."""
     places, runs = {}, []
+
+    def packed(points):
+        iterations, values = zip(*thinned(points))
+        return [places.setdefault(iterations, len(places)), [*map(short, values)]]
     for step, run in named:
-        series = {}
-        for name in run.series:
-            if is_curve(run, name):
-                iterations, values = zip(*thinned(run.series[name]))
-                series[name] = [places.setdefault(iterations, len(places)), [*map(short, values)]]
+        series = {name: packed(points) for name, points in run.series.items() if is_curve(run, name)}
+        axes = other_axes(run)
+        if "seconds" in axes:
+            axes["seconds"] = packed(axes["seconds"])
         # page.js averages finished runs; running ones only if a step has no finished run.
-        runs.append({"step": step, "seed": run.seed, "series": series,
-                     "isFinished": run.trouble is None, "isRunning": run.state == "running"})
+        runs.append({"step": step, "seed": run.seed, "series": series, "axes": axes,
+                     "isFinished": run.trouble is None, "isRunning": run.is_going})
     return {"x": [list(iterations) for iterations in places], "runs": runs}
 
 

@@ -30,16 +30,21 @@ from tools.plan import config_difference, declaration, estimate, kconfig, tuning
 from tools.report import ablation, about, decoding, judging, memo, page, plots, samples, stats, values
 from tools.report.ablation import short_number
 from tools.report.judging import plural
-from tools.results import metric_names, records
+from tools.results import metric_names, notes, records, time_left
 from tools.results.records import Problem
 from tools.terminal import terminal
 
-READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS = "How to read the verdicts", \
-    "Against matched controls", "Effects of the grid", "Remarks", "Problems: not averaged"
+READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS, UNFINISHED = "How to read the verdicts", \
+    "Against matched controls", "Effects of the grid", "Remarks", "Problems: not averaged", "Not finished: not averaged"
 DELTA, ACCURACY_DELTA = "Δ nats [simultaneous 95%]", "Δ accuracy % [simultaneous 95%]"
 POWER = f"{100 * stats.POWER:.0f}% power from"
 BEYOND, DECODING = "Beyond the trained length", "Decoding"
 DIFFERS = "What differs"
+ON_PAGE = "Components", "Samples", "Environment"    # not in the terminal
+LEAST_NAME = 20     # columns of a step's name
+NEXT = "Next look"
+# Of every 95%: docs/statistics.md.
+CONDITION = "if seeds are independent and no arm is both noisier and skewed"
 
 # ---------------------------------------------------------------- cells
 
@@ -109,34 +114,41 @@ def accuracy_delta_cell(row):
     return interval(row.accuracy_delta, 100, "+.1f") + counts
 
 
+def seeds_needed(row):
+    """How many would settle what is open."""
+    least, most = row.seeds_needed
+    return f"{least} to {most} seeds" if most else f"{least} seeds or more"
+
+
 def verdict_cell(row):
     text = row.verdict + (", exploratory" if row.is_exploratory else "")
     if row.seeds_needed:
-        text += f" ({row.seeds_needed} seeds)"
+        text += f" ({seeds_needed(row)})"
     elif row.verdict == stats.OPEN and row.judged.low is not None and row.judged.sd:
         text += f" (over {stats.MOST_SEEDS} seeds)"
     return text + "".join(mark for mark in (ablation.OTHER_ENVIRONMENT, ablation.LOST_SEEDS,
-                                            ablation.UNEQUAL_NOISE, ablation.DAMAGED)
+                                            ablation.UNEQUAL_NOISE, ablation.DAMAGED, ablation.NOT_LEARNT)
                           if mark in row.marks)
 
 
+# The verdict and the difference that it judges stand beside the step: they stay together in a narrow terminal.
 COLUMNS = {
     "step": lambda row: row.step,
+    "verdict": verdict_cell,
+    DELTA: lambda row: interval(row.delta),
+    ACCURACY_DELTA: accuracy_delta_cell,
+    "val. loss ± sd (seeds)": loss_cell,
+    "accuracy % ± sd (seeds)": accuracy_cell,
+    "Δ ppl": lambda row: "" if row.delta is None else f"{row.perplexity_percent:+.2f}%",
+    "bits/byte": number_cell("bits_per_byte", "{:.4f}".format),
+    POWER: power_cell,
     "parameters": lambda row: marked(number_cell(metric_names.PARAMETERS, short_number)(row), row,
                                      ablation.MORE_PARAMETERS),
     "FLOPs/token": number_cell(metric_names.FLOPS_PER_TOKEN, short_number),
-    "val. loss ± sd (seeds)": loss_cell,
-    DELTA: lambda row: interval(row.delta),
-    "Δ ppl": lambda row: "" if row.delta is None else f"{row.perplexity_percent:+.2f}%",
-    "bits/byte": number_cell("bits_per_byte", "{:.4f}".format),
-    "accuracy % ± sd (seeds)": accuracy_cell,
-    ACCURACY_DELTA: accuracy_delta_cell,
-    POWER: power_cell,
     "peak MB": number_cell(metric_names.PEAK_MEGABYTES, lambda v: f"{v:.0f}"),
     "tokens/s": number_cell(metric_names.TOKENS_PER_SECOND, short_number),
     "state B/token": number_cell(metric_names.DECODE_TOKEN_BYTES, short_number),
     "audits": audit_cell,
-    "verdict": verdict_cell,
 }
 
 
@@ -157,6 +169,25 @@ def grid(table):
 
 # ---------------------------------------------------------------- sentences
 
+VERBS = {stats.BETTER: "is better than", stats.WORSE: "is worse than", stats.EQUIVALENT: "is equivalent to"}
+
+
+def conclusion(row):
+    """A comparison as a sentence."""
+    verb = next((VERBS[word] for word in VERBS if row.verdict.startswith(word)), "against")
+    what = f"{row.step} {verb} {row.baseline}" if row.baseline else f"{row.kind} of {row.step}"
+    word = "" if row.baseline and verb != "against" else f" {row.verdict}"
+    found = f"{judged_cell(row)}{'' if row.by_accuracy else ' nats'}, {plural(row.judged.n, 'seed')}" \
+        if row.judged and not row.reason else ""
+    settled = f"{seeds_needed(row)} would settle it" if row.seeds_needed else ""
+    rest = "; ".join(filter(None, [found, row.reason, settled, "exploratory" if row.is_exploratory else ""]))
+    return f"{what}:{word}{'; ' if word and rest else ' ' if rest else ''}{rest}."
+
+
+def conclusions(table):
+    return [conclusion(row) for row in table.comparisons]
+
+
 def symbol_text(symbol, a, b):
     return f"{symbol}: {'-' if a is None else a} → {'-' if b is None else b}"
 
@@ -165,9 +196,9 @@ def reading_lines(table):
     """What was corrected for, and what the words beside verdicts mean."""
     judgement, rows = table.judgement, table.comparisons
     if judgement.family:
-        yield f"Intervals hold together with {100 * (1 - stats.ALPHA):.0f}%: corrected for " \
-              f"{plural(judgement.family, 'comparison')}."
-    elif not judgement.lines:
+        yield f"Intervals hold together with {100 * (1 - stats.ALPHA):.0f}%, {CONDITION}: corrected " \
+              f"for {plural(judgement.family, 'comparison')}."
+    elif not (judgement.lines or judgement.exploratory):
         yield "No comparison can be judged."
     yield from judgement.lines
     if judgement.exploratory:
@@ -177,9 +208,9 @@ def reading_lines(table):
         yield f"{POWER}: an effect as large as this is found in 4 of 5 such experiments; a smaller " \
               "one may be found by luck."
     if any(row.seeds_needed for row in rows):
-        yield "open (N seeds): so many would settle it, if the " + (
-            "noise stays as it is." if table.margin else
-            "difference and its noise are what they are here.")
+        yield f"open (N to M seeds): {100 * stats.RANGE:.0f}% sure, so many make the interval as short as the " \
+            "margin." if table.margin else f"open (N to M seeds): {100 * stats.RANGE:.0f}% sure, so many find the " \
+            'difference in 4 of 5 experiments. "Or more": there may be none, and no number settles that.'
 
 
 def mark_lines(table):
@@ -313,6 +344,11 @@ def published_grid(table):
             "ours ± sd (seeds)", "Δ ours", "our parameters"], lines
 
 
+def next_lines(table):
+    if table.judgement.next_seeds:
+        yield f"make set CONFIG_SEEDS={','.join(map(str, table.judgement.next_seeds))} && make"
+
+
 def headline(table):
     return f"{table.experiment}: scale {', '.join(table.scales)}, " \
         f"seeds {', '.join(map(str, table.seeds))}"
@@ -327,6 +363,7 @@ def sections(table):
         yield EFFECTS, effect_lines(table), effect_grid(table)
     yield REMARKS, mark_lines(table) + reason_lines(table) + table.verification + table.notes, None
     yield PROBLEMS, table.problems, None
+    yield UNFINISHED, table.unfinished, None
     yield DIFFERS, [*difference_lines(table), *same_lines(table)], None
     yield "Score", score_lines(table), None
     if table.sweeps:
@@ -345,6 +382,7 @@ def sections(table):
                                     f"{', '.join(table.scales)}."], published_grid(table)
     yield "Samples", list(samples.lines(table.samples)), None
     yield "Environment", list(environment_lines(table)), None
+    yield NEXT, list(next_lines(table)), None
 
 
 def told_sections(table):
@@ -357,7 +395,7 @@ def is_text_column(name):
     return name in ("step", "verdict", "component", "claimed", "audits", "choice", "A", "B",
                     "verdict on B", "against", "it has", "effect", "kind", "run", "state",
                     "started", "revision", "experiment", "family", "question", "symbol", "text",
-                    "time")
+                    "time", "now", "done", "progress", "runs", "tags", "note")
 
 
 def aligned(headings, cells, indent="", stream=None):
@@ -366,17 +404,40 @@ def aligned(headings, cells, indent="", stream=None):
     return terminal.table(headings, cells, is_text_column, room, indent, page.tone if colours else None)
 
 
-def as_text(table, stream=None):
+def as_text(table, stream=None, written=""):
+    """For a terminal.  What is long or seldom needed is on the page; the answers come last."""
     room = terminal.width(stream) if stream else None
     title_tone = "head" if stream and terminal.has_colours(stream) else None
-    parts = [terminal.painted(headline(table), title_tone), terminal.wrapped(table.compared, room) + "\n",
-             aligned(*grid(table), stream=stream) + "\n"]
+    parts = [terminal.painted(headline(table), title_tone), terminal.wrapped(table.compared, room),
+             *(terminal.wrapped(line, room) for line in table.note.lines()), "",
+             aligned(*narrowed(*grid(table), room), stream=stream) + "\n"]
     for title, lines, extra in told_sections(table):
+        if title in ON_PAGE:
+            continue
         parts.append(terminal.painted(f"{title}:", title_tone))
         parts += [terminal.wrapped(line, room, "  ") for line in lines]
         if extra:
             parts.append(aligned(*extra, indent="  ", stream=stream))
+    parts += [""] * bool(parts) + [terminal.wrapped(written, room)] * bool(written)
+    answers = conclusions(table)
+    if answers:
+        parts += [terminal.painted("Answers:", title_tone), *(terminal.wrapped(line, room, "  ") for line in answers)]
     return "\n".join(parts) + "\n"
+
+
+def narrowed(headings, cells, room):
+    """Long names of steps lose their middle where verdict and difference would not stand beside them."""
+    if room is None or len(headings) < 3:
+        return headings, cells
+    others = sum(2 + max(len(line[i]) for line in [headings, *cells]) for i in (1, 2))
+    most = max(LEAST_NAME, room - others)
+    return headings, [[shortened(line[0], most), *line[1:]] for line in cells]
+
+
+def shortened(name, most):
+    """The beginning has the step's number, the end what was added last."""
+    end = (most - 3) // 2
+    return name if len(name) <= most else name[:most - 3 - end] + "..." + name[-end:]
 
 
 def markdown_table(headings, cells):
@@ -388,7 +449,7 @@ def markdown_table(headings, cells):
 
 
 def as_markdown(table):
-    parts = [f"# {headline(table)}\n", table.compared + "\n", markdown_table(*grid(table))]
+    parts = [f"# {headline(table)}\n", table.compared + "\n", *(line + "\n" for line in table.note.lines()), markdown_table(*grid(table))]
     for title, lines, extra in told_sections(table):
         parts.append(f"## {title}\n")
         if lines:
@@ -401,7 +462,7 @@ def as_markdown(table):
 
 TEX = {"\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$",
        "{": r"\{", "}": r"\}", "^": r"\^{}", "~": r"\~{}", "±": r"$\pm$", "Δ": r"$\Delta$",
-       "†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}", "¶": r"\P{}", "×": r"$\times$", "→": r"$\to$"}
+       "†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}", "¶": r"\P{}", "◊": r"$\diamond$", "×": r"$\times$", "→": r"$\to$"}
 
 
 def tex(text):
@@ -409,21 +470,49 @@ def tex(text):
     return re.sub(r"(?<![\w$])-(?=\d)", "$-$", escaped)     # a minus, not a hyphen
 
 
+# A table that is wider than the page is made smaller.
+FITTED = r"\noindent\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"
+
+
 def tex_table(headings, cells):
     form = "".join("l" if is_text_column(name) else "r" for name in headings)
-    return [r"\begin{tabular}{" + form + "}", r"\toprule",
+    return [r"\sbox0{\begin{tabular}{" + form + "}", r"\toprule",
             " & ".join(map(tex, headings)) + r" \\", r"\midrule",
             *(" & ".join(map(tex, line)) + r" \\" for line in cells), r"\bottomrule",
-            r"\end{tabular}"]
+            r"\end{tabular}}", FITTED]
 
 
 def tex_notes(lines):
     return [r"\par\smallskip\footnotesize " + r"\par ".join(map(tex, lines))] if lines else []
 
 
-def as_tex(table):
-    """To be \\input; needs nothing but the package booktabs."""
-    lines = tex_table(*grid(table)) + tex_notes(mark_lines(table) + list(reading_lines(table))
+# Columns of the table for LaTeX, by names that are easily typed.
+TEX_COLUMNS = {
+    "step": "step", "verdict": "verdict", "delta": DELTA, "accuracy_delta": ACCURACY_DELTA, "loss": "val. loss ± sd (seeds)",
+    "accuracy": "accuracy % ± sd (seeds)", "ppl": "Δ ppl", "bits": "bits/byte", "power": POWER, "parameters": "parameters",
+    "flops": "FLOPs/token", "memory": "peak MB", "speed": "tokens/s", "state": "state B/token", "audits": "audits"}
+DEFAULT_TEX = "step", "loss", "delta", "accuracy", "accuracy_delta", "verdict"
+
+
+def tex_names(text):
+    """A list such as "step,loss,verdict", checked."""
+    wanted = [name.strip() for name in text.split(",")]
+    wrong = next((name for name in wanted if name not in TEX_COLUMNS), None)
+    if wrong is not None:
+        raise argparse.ArgumentTypeError(f"there is no column '{wrong}'; there are: {', '.join(TEX_COLUMNS)}")
+    return wanted
+
+
+def tex_grid(table, names):
+    """The chosen columns, in their order; a column without information is left out."""
+    headings, cells = grid(table)
+    kept = [headings.index(TEX_COLUMNS[name]) for name in names or DEFAULT_TEX if TEX_COLUMNS[name] in headings]
+    return [headings[i] for i in kept], [[line[i] for i in kept] for line in cells]
+
+
+def as_tex(table, names=None):
+    """To be \\input; needs nothing but the packages booktabs and graphicx."""
+    lines = tex_table(*tex_grid(table, names)) + tex_notes(mark_lines(table) + list(reading_lines(table))
                                                 + table.verification)
     for title, notes, extra in told_sections(table):
         if title in (CONTROLS, EFFECTS, BEYOND, DECODING):
@@ -448,6 +537,14 @@ def inference_numbers(table):
     return found
 
 
+COUNTS = metric_names.PARAMETERS, metric_names.FLOPS_PER_TOKEN, metric_names.DECODE_TOKEN_BYTES
+
+
+def plain_number(name, value):
+    """What counts something is whole."""
+    return int(value) if name in COUNTS and value == math.floor(value) else value
+
+
 def as_csv(table):
     """Plain numbers in full precision; one line per step, and per comparison beside these."""
     more = inference_numbers(table)
@@ -459,16 +556,16 @@ def as_csv(table):
                      "delta_low", "delta_high", "accuracy_pairs", "accuracy_delta",
                      "accuracy_delta_low", "accuracy_delta_high", "perplexity_percent", "solved",
                      "baseline_solved", "p_corrected", "smallest_effect", "seeds_needed",
-                     "exploratory", "audits", "audits_failed", "verdict", "reason", "verified",
+                     "seeds_needed_most", "exploratory", "audits", "audits_failed", "verdict", "reason", "verified",
                      *more_names])
     for row in table.rows + table.controls + table.effects:
         loss = row.numbers["loss"]
         writer.writerow([row.step, row.baseline, row.kind, len(row.seeds),
-                         *(row.numbers[name].mean if row.numbers[name] else "" for name in names),
+                         *(plain_number(name, row.numbers[name].mean) if row.numbers[name] else "" for name in names),
                          loss.sd if loss else "", *difference_values(row.delta),
                          *difference_values(row.accuracy_delta), row.perplexity_percent,
                          *(row.solved or ("", ""))[:2], row.p, row.smallest_effect,
-                         row.seeds_needed, int(row.is_exploratory), row.audits,
+                         *(row.seeds_needed or ("", "")), int(row.is_exploratory), row.audits,
                          len(row.failed_audits), row.verdict, row.reason, row.verified,
                          *(more[row.step].get(name) for name in more_names
                            if row.kind == judging.STEP)])
@@ -493,35 +590,53 @@ def as_json(table):
 def differences_html(table, steps):
     """Symbols and steps as a table; in words, the steps that differ in none."""
     grid_of = about.configuration_grid(table.rows, steps)
-    return f"<h2>{DIFFERS}</h2>" + page.list_html(list(same_lines(table))) + (
+    return page.heading_html(DIFFERS) + page.list_html(list(same_lines(table))) + (
         page.table_html(*grid_of, lambda name: name == "symbol",
                         is_other=about.differs_from_baseline(steps)) if grid_of[1] else "") \
         + "".join(page.configuration_html(f"All symbols of {step.name}", step.config)
                   for step in steps if step.repeat == 0)
 
 
-def runs_html(steps, link):
+def runs_html(steps, link, planned=()):
     runs = [run for step in steps for run in step.runs]
-    return page.section_html("Runs", [], about.runs_grid(runs, link), is_text_column)
+    return page.section_html("Runs", [], about.runs_grid(runs, link, planned), is_text_column)
 
 
-def as_html(table, steps, link, seconds=None, above_all=""):
-    """link(run): where its name leads; `seconds`: for a page that a server keeps up to date."""
-    drawn, told = plots.draw(table, steps), told_sections(table)
+def table_files(directory=""):
+    """(name, address) of what `make report` writes beside the page."""
+    return [(name, f"{directory}report.{ending}") for name, ending in
+            (("CSV", "csv"), ("LaTeX", "tex"), ("Markdown", "md"), ("JSON", "json"))]
+
+
+def as_html(table, steps, link):
+    """link(run): where its name leads."""
+    return whole_page(table, steps, link, table_files(), told_sections(table))
+
+
+def as_live_html(table, steps, link, seconds, above_all, files, planned):
+    """For a server, which makes it again after so many seconds; it shows the planned runs."""
+    told = [section for section in told_sections(table) if section[0] != UNFINISHED]
+    return whole_page(table, steps, link, files, told, seconds, above_all, planned)
+
+
+def whole_page(table, steps, link, files, told, seconds=None, above_all="", planned=()):
+    drawn = plots.draw(table, steps)
     above = [section for section in told if section[0] in
-             (READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS)]
+             (READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS, UNFINISHED)]
     facts = about.facts([run for step in steps for run in step.runs])
     said = [f"{dict(facts)['Environment']}: all steps"]
+    facts += about.noted(table.note)
     below = [section for section in told if section not in above
              and section[0] != DIFFERS and section[1] != said]
-    parts = [above_all, page.head_html(table.experiment, about.question(table.experiment), facts,
-                                        table.compared),
-             page.table_html(*grid(table), is_text_column, "main"),
+    head = page.head_html(table.experiment, about.question(table.experiment), facts, table.compared)
+    parts = [about.progress_html(planned, is_text_column),
+             page.heading_html("Table") + page.table_html(*grid(table), is_text_column, "main"),
              *(page.section_html(*section, is_text_column) for section in above),
              page.groups_html(drawn), differences_html(table, steps),
              *(page.section_html(*section, is_text_column) for section in below),
-             runs_html(steps, link)]
-    return page.document(f"{table.experiment}: report", parts, drawn, seconds)
+             runs_html(steps, link, planned)]
+    return page.document(f"{table.experiment}: report", [above_all, head, page.contents_html(parts, files), *parts],
+                         drawn, seconds)
 
 
 # ---------------------------------------------------------------- commands
@@ -546,8 +661,10 @@ def candidates_of(db, name):
 
 def tabulate(db, runs, name, steps):
     table = ablation.tabulate(name, steps, candidates_of(db, name),
-                              decoding.read(runs, name, steps), declaration.read(runs, name))
+                              decoding.read(runs, name, steps), declaration.read(runs, name),
+                              time_left.read_plan(runs, name))
     table.samples = samples.collect(steps)
+    table.note = notes.shown(runs, name)
     return table
 
 
@@ -569,11 +686,12 @@ def make_report(db, args, name, directory):
     steps = records.read_experiment(db, name)
     table = tabulate(db, args.runs, name, steps)
     link = about.directory_link(db.path, directory)
-    texts = (as_markdown(table), as_csv(table), as_tex(table), as_json(table),
+    texts = (as_markdown(table), as_csv(table), as_tex(table, args.tex_columns), as_json(table),
              as_html(table, steps, link))
     for ending, text in zip(ENDINGS, texts, strict=True):
         kconfig.write_text(os.path.join(directory, f"report.{ending}"), text)
-    return memo.Said(as_text(table, sys.stdout) + f"\nWritten: {directory}/report.{{{','.join(ENDINGS)}}}\n",
+    written = f"Written: {directory}/report.{{{','.join(ENDINGS)}}}"
+    return memo.Said(as_text(table, sys.stdout, written),
                      table.not_reproduced and
                      f"FAILED: not reproduced: {', '.join(table.not_reproduced)}")
 
@@ -638,11 +756,10 @@ def power(db, args):
             if not (row.is_exploratory or row.solved or row.verdict == ablation.INVALID)
             and row.judged and row.judged.sd]
     if not rows:
-        raise Problem(f"{name}: no comparison has two seeds: a pilot of 3 tells the noise")
+        raise Problem(f"{name}: no comparison has two seeds: a pilot of 3 shows the noise")
     size = len(rows)
     needed = [[stats.seeds_to_show(args.effect / row.judged.sd,
-                                   judging.alpha_of(row, judging.Look(None), family),
-                                   judging.least_seeds(row, row.samples))
+                                   stats.ALPHA / family, judging.least_seeds(row))
                for family in (size, 1)] for row in rows]
     print(f"{name}: seeds that find an effect of {args.effect:g} in 4 of 5 experiments\n")
 
@@ -692,14 +809,31 @@ def comparison(table, matched):
     shown = " ".join(itertools.chain(*cells))
     marks = [line for line in mark_lines(table) if line.split()[0] in shown]
     return without_empty(headings, cells), [*reading_lines(table), *marks, *reason_lines(table),
-                                            *table.problems]
+                                            *table.problems, *table.unfinished]
+
+
+def as_reported(table, db, runs, matched):
+    """With the verdicts of the experiment's report, if that has all these comparisons."""
+    names = {step.runs[0].experiment for pair in matched for step in pair}
+    if len(names) > 1:
+        return None
+    [name] = names
+    steps = {step.name: step for step in records.read_experiment(db, name)}
+    if any(steps[step.name].runs != step.runs for pair in matched for step in pair):
+        return None     # single runs
+    whole = tabulate(db, runs, name, list(steps.values()))
+    known = {(row.baseline, row.step): row for row in [*whole.controls, *whole.rows]}
+    rows = [known.get((a.name, b.name)) for a, b in matched]
+    return dataclasses.replace(table, rows=rows, groups=[ablation.Group("", False, rows)],
+                               judgement=whole.judgement) if all(rows) else None
 
 
 def compare(db, args):
     matched = pairs(db, args.a, args.b)
     table = ablation.tabulate_pairs(args.b, matched)
+    table = as_reported(table, db, args.runs, matched) or table
     if not any(row.delta for row in table.rows):
-        raise Problem(f"{NOT_PAIRED}\n" + "\n".join(f"  {problem}" for problem in table.problems))
+        raise Problem(f"{NOT_PAIRED}\n" + "\n".join(f"  {problem}" for problem in table.problems + table.unfinished))
     print(f"{args.b} against {args.a}\n")
     cells, lines = comparison(table, matched)
     print(aligned(*cells, stream=sys.stdout) + "\n")
@@ -742,6 +876,8 @@ def main(argv):
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("report", help="the table of an experiment")
     command.add_argument("experiment", nargs="?", metavar="EXPERIMENT")
+    command.add_argument("--tex-columns", type=tex_names, metavar="NAME,..",
+                         help=f"of the table for LaTeX: {', '.join(TEX_COLUMNS)}")
     command.set_defaults(run=report)
     command = commands.add_parser("power", help="seeds that an effect needs")
     command.add_argument("experiment", nargs="?", metavar="EXPERIMENT")

@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import os
+import platform
 import pathlib
 import re
 import sqlite3
@@ -22,7 +23,7 @@ import urllib.parse
 from tools.plan import config_difference, plan_words
 from tools.report import ablation, plots, report
 from tools.report.made_up import STUDY, Case, Runs
-from tools.results import records
+from tools.results import notes, records
 from tools.testing import tap
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
@@ -36,10 +37,15 @@ class Study(Case):
         self.assertEqual(self.verdicts(table), dict(zip(STUDY, [
             "baseline", "better", "open", "invalid", "reproduced"])))
         self.assertIn("causality audit failed for h.0: token 5 changes 3", text)
-        self.assertIn("hold together with 95%: corrected for 2 comparisons", text)
-        self.assertRegex(text, r"2-mla\+gate\+cross .* open \([0-9]+ seeds\)\n")
+        self.assertIn(f"hold together with 95%, {report.CONDITION}: corrected for 2 comparisons", text)
+        self.assertRegex(text, r"2-mla\+gate\+cross +open \([0-9]+ (to [0-9]+ seeds|seeds or more)\)  ")
+        self.assertRegex(text, r"\nAnswers:\n"
+                         r"  1-mla\+gate is better than 0-mla: -0\.2062 \[-0\.2260, -0\.1863\] nats, 5 seeds\.\n"
+                         r"  2-mla\+gate\+cross against 0-mla: open; -0\.0089 \[-0\.0196, \+0\.0018\] nats, 5 seeds; "
+                         r"[0-9]+ (to [0-9]+ seeds|seeds or more) would settle it\.\n"
+                         r"  3-mla\+gate\+cross\+latent against 0-mla: invalid; .*\.\n$")
         self.assertIn("scale laptop, seeds 1, 2, 3, 4, 5", text)
-        self.assertRegex(text, r"1-mla\+gate +2M\*")
+        self.assertRegex(text, r"1-mla\+gate +better .* 2M\*")
         self.assertIn("STEP: mla → mla+gate", text)
 
     def test_begins_with_what_was_compared(self):
@@ -74,7 +80,7 @@ class Study(Case):
         self.assertIn("+0.2000 [-0.0484, +0.4484]", text)
         recall = next(c for c in table["components"] if c["name"] == "recall")
         self.assertEqual(recall["step"], "0-mla")
-        self.assertAlmostEqual(recall["share"], (6 - 5) / (6 - 3))
+        self.assertAlmostEqual(recall["share"], (21 - 5) / (21 - 3))
 
     def test_headline_is_last_and_best_is_kept(self):
         self.runs.add("e", "0-mla", 1, 3.0, curve=False, values={"val/loss": 2.5})
@@ -151,11 +157,28 @@ class Unusual(Case):
         self.assertEqual(table["rows"][1]["seeds"], [1, 2, 3])
         self.assertEqual(table["rows"][1]["delta"]["n"], 3)
         for line in ("1-mla+gate, seed 4: diverged: loss is inf",
-                     "2-mla+gate+cross, seed 4: still running, or died",
+                     "2-mla+gate+cross, seed 4: still running",
                      "3-mla+gate+cross+latent, seed 4: val/loss is not finite"):
             self.assertIn(line, text)
         self.assertNotIn("again, seed 4: missing", text)  # a repetition has one seed
+        self.assertEqual(table["unfinished"], ["2-mla+gate+cross, seed 4: still running"])
+        self.assertEqual(len(table["problems"]), 2)
         self.assertRegex(text, r"better‡")
+
+    def test_what_goes_on_or_waits_is_no_problem(self):
+        for step, seed in (("0-mla", 1), ("0-mla", 2), ("1-x", 1)):
+            self.runs.add("e", step, seed, 3.0)
+        self.runs.plan("e", {"0-mla": (1, 2), "1-x": (1, 2, 3), "2-y": (1,)})
+        _, text, table = self.report("e")
+        self.assertEqual((table["problems"], table["unfinished"]),
+                         ([], ["1-x, seeds 2, 3: waiting", "2-y, seed 1: waiting"]))
+        self.assertNotIn("Problems", text)
+        self.runs.plan("e", {"0-mla": (1, 2), "1-x": (1,)})
+        _, text, table = self.report("e")
+        self.assertEqual((table["problems"], table["unfinished"]), (["1-x, seed 2: missing"], []))
+        self.runs.add("e", "1-x", 2, 3.0, ended=False, host=platform.node(), pid=2**22 + 1)
+        _, text, table = self.report("e")
+        self.assertEqual(table["problems"], ["1-x, seed 2: died: its process is gone; 'make' resumes it"])
 
     def test_lost_seeds_of_the_baseline_are_marked(self):
         for seed in (1, 2, 3, 4, 5):
@@ -165,18 +188,18 @@ class Unusual(Case):
             self.runs.add("f", "0-mla", seed, 2.0 + 0.011 * seed)
         _, text, table = self.report("e")
         self.assertEqual(table["rows"][1]["delta"]["n"], 3)
-        self.assertRegex(text, r"1-x .* better‡\n")
-        self.assertRegex(self.call("compare", "e/0", "f/0")[1], r" better‡\n")
-        self.assertRegex(self.call("compare", "f/0", "e/1")[1], r" open\n")
+        self.assertRegex(text, r"1-x +better‡  ")
+        self.assertRegex(self.call("compare", "e/0", "f/0")[1], r" better, exploratory‡\n")
+        self.assertRegex(self.call("compare", "f/0", "e/1")[1], r" open, exploratory\n")
 
     def test_a_huge_loss(self):
         """Finite, but its perplexity is beyond a double."""
         for seed in (1, 2, 3, 4, 5):
             self.runs.add("e", "0-mla", seed, 3.0 + 0.01 * seed)
-            self.runs.add("e", "1-x", seed, 800.0 + seed)
+            self.runs.add("e", "1-x", seed, 800.0 + seed, values={"chance": 1000})
         status, text, table = self.report("e")
         self.assertEqual(status, 0)
-        self.assertRegex(text, r"1-x .* \+inf% .* worse§\n")
+        self.assertRegex(text, r"1-x +worse§ .* \+inf% ")
         self.assertIn("§ one of the two is noisier than the other", text)
         self.assertIsNone(table["rows"][1]["perplexity_percent"])
         self.assertNotIn("Infinity", self.read("json", "e"))
@@ -220,7 +243,7 @@ class Unusual(Case):
         self.assertEqual([ablation.DAMAGED in row["marks"] for row in table["rows"]], [False, True, False])
         self.assertIn("¶ 'make verify' found a run of this step or of its baseline damaged",
                       " ".join(text.split()))
-        self.assertRegex(text, r"1-x .*¶\n")
+        self.assertRegex(text, r"1-x +worse¶ ")
         self.assertIn(r"\P{}", self.read("tex", "e"))
         self.assertEqual([row["verified"] for row in table["rows"]], [3, 2, 2])
 
@@ -240,13 +263,14 @@ class Unusual(Case):
         self.assertIn(ablation.OTHER_ENVIRONMENT, table["rows"][1]["marks"])
         self.assertEqual(table["rows"][2]["marks"], [])
         self.assertIn("compared across environments", text)
-        self.assertIn("machine x86_64", text)
+        self.assertIn("machine x86_64", self.markdown("e"))
 
     def test_a_gpu_is_not_called_blas(self):
         self.runs.add("e", "0-mla", 1, 3.0, config={"BACKEND": "cuda"})
         self.runs.add("e", "1-x", 1, 3.1, config={"BACKEND": "cpu"})
         self.runs.decoded("e", "0-mla", (1024,), BACKEND="cuda")
         _, text, _ = self.report("e")
+        text = self.markdown("e")
         self.assertRegex(text, r"machine aarch64, .* gpu openblas, .*: 0-mla\n")
         self.assertRegex(text, r"machine aarch64, .* blas openblas, .*: 1-x\n")
         self.assertRegex(text, r"gpu openblas, .* batch 1")
@@ -258,7 +282,7 @@ class Unusual(Case):
             self.runs.add("e", "1-x", seed, 3.1 + seed, moved="compiler '1' then, '2' now")
         _, text, table = self.report("e")
         self.assertIn(ablation.OTHER_ENVIRONMENT, table["rows"][1]["marks"])
-        self.assertIn("changed compiler '1' then, '2' now: 1-x", text)
+        self.assertIn("changed compiler '1' then, '2' now: 1-x", self.markdown("e"))
 
     def test_newest_setting_counts(self):
         self.runs.add("e", "0-mla", 1, 3.0, config={"LEARNING_RATE": "1"}, started=1e9)
@@ -294,7 +318,7 @@ class Unusual(Case):
         self.assertIn("its baseline 0-mla has no runs", text)
 
     def test_a_step_that_trained_its_baseline_is_a_problem(self):
-        """Symbols of the training may be read and not used; the weights tell in the end."""
+        """Symbols of the training may be read and not used; the weights show it in the end."""
         for seed in (1, 2):
             self.runs.add("e", "0-mla", seed, 3.0, config={"BETA2": "0.95"}, weights=f"w{seed}")
             self.runs.add("e", "1-beta", seed, 3.0, config={"BETA2": "0.9"}, weights=f"w{min(seed, 1)}")
@@ -308,8 +332,8 @@ class Unusual(Case):
         self.runs.add("e", "1-x", 1, 2.9, audits=[("wiring", "wte", 1, ""),
                                                   ("oracle", "no oracle", 1, "attention 'x'")])
         text = self.report("e")[1]
-        self.assertRegex(text, r"0-mla .* 1 passed +baseline\n")
-        self.assertRegex(text, r"1-x .* 2 passed, no oracle +not decidable\n")
+        self.assertRegex(text, r"0-mla +baseline .* 1 passed\n")
+        self.assertRegex(text, r"1-x +not decidable .* 2 passed, no oracle\n")
 
     def test_audits_that_were_off_are_told(self):
         off = {"AUDIT_WIRING": "n", "AUDIT_CAUSALITY": "n", "AUDIT_ONE_BATCH": "n"}
@@ -317,9 +341,9 @@ class Unusual(Case):
         self.runs.add("e", "1-x", 1, 3.0, config={**off, "AUDIT_CAUSALITY": "y"})
         self.runs.add("e", "2-y", 1, 3.0, config=dict.fromkeys(off, "y"))
         text = self.report("e")[1]
-        self.assertRegex(text, r"0-mla .* not audited +baseline\n")
-        self.assertRegex(text, r"1-x .* 1 passed, not audited: wiring, one batch +not decidable\n")
-        self.assertRegex(text, r"2-y .* 1 passed +not decidable\n")
+        self.assertRegex(text, r"0-mla +baseline .* not audited\n")
+        self.assertRegex(text, r"1-x +not decidable .* 1 passed, not audited: wiring, one batch\n")
+        self.assertRegex(text, r"2-y +not decidable .* 1 passed\n")
 
     def two_tasks(self, *more, rates=None):
         """Each with its own baseline."""
@@ -369,7 +393,7 @@ class Unusual(Case):
         self.assertEqual(self.verdicts(table)["1-task-recall+mla"], "better")
         self.assertIn("mla: mean accuracy over 2 tasks 89.9 ± 0.0 (5) %", text)
         self.assertIn("dot: mean accuracy over 2 tasks 80.0", text)
-        self.assertRegex(text, r"1-task-recall\+mla .* 0\.1 % .* better§")
+        self.assertRegex(text, r"1-task-recall\+mla +better§ .* 0\.0 % ")
 
 
 class Files(Case):
@@ -453,7 +477,7 @@ class Files(Case):
     def test_the_page_leads_to_the_runs(self):
         self.runs.add("e", "0-a+b", 1, 3.0)
         self.report("e")
-        link = re.search(r'<a href="([^"]*)">0-a\+b, 0001ab', self.read("html", "e"))[1]
+        link = re.search(r'<a href="([^"]*)">0-a\+<wbr>b, 0001ab', self.read("html", "e"))[1]
         self.assertEqual(link, "../0-a%2Bb-1-1/")
         self.assertTrue(os.path.isdir(os.path.join(os.path.dirname(self.path("e", "html")),
                                                    urllib.parse.unquote(link))))
@@ -654,7 +678,7 @@ class Errors(Case):
         with open(path, "wb") as file:
             file.write(b"no database at all, but long enough to be looked at as one" * 9)
         status, _ = self.call("report")
-        self.assertIn("'results rebuild' makes it anew", status)
+        self.assertIn("'results rebuild' recreates it", status)
         os.remove(path)
         with sqlite3.connect(path) as db:
             db.execute(f"PRAGMA user_version = {records.SCHEMA[-1] + 1}")
@@ -669,6 +693,46 @@ class Tex(unittest.TestCase):
         self.assertEqual(report.tex_notes([]), [])
 
 
+class Chosen(Case):
+    def test_columns_for_latex(self):
+        self.runs.study()
+        self.report()
+        self.assertIn(r"step & val. loss $\pm$ sd (seeds) & $\Delta$ nats [simultaneous 95\%] & verdict \\", self.read("tex"))
+        self.assertIn(report.FITTED, self.read("tex"))
+        self.assertEqual(self.call("report", "--tex-columns", "verdict,step, parameters", "gpt2-ra-mla-full")[0], 0)
+        self.assertIn(r"verdict & step & parameters \\", self.read("tex"))
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(self.call("report", "--tex-columns", "los", "gpt2-ra-mla-full")[0], 2)
+        self.assertIn("there is no column 'los'; there are: step, verdict", said.getvalue())
+
+    def test_counts_are_whole_in_csv(self):
+        self.runs.study()
+        self.report()
+        line = next(csv.DictReader(io.StringIO(self.read("csv"))))
+        self.assertEqual((line["parameters"], line["flops_per_token"]), ("1000000", "6000000"))
+        self.assertIn(".", line["loss"])
+
+    def test_tags_and_note(self):
+        self.runs.study()
+        notes.write(self.runs.path, "gpt2-ra-mla-full", notes.Note(["mla", "first"], "5 < 7?"))
+        _, text, table = self.report()
+        self.assertIn("\nTags: mla, first\nNote: 5 < 7?\n\nstep", text)
+        self.assertEqual(table["note"], {"tags": ["mla", "first"], "note": "5 < 7?"})
+        self.assertIn("<dt>Note</dt><dd>5 &lt; 7?</dd>", self.read("html"))
+        notes.write(self.runs.path, "gpt2-ra-mla-full", notes.Note())
+        self.assertNotIn("Tags:", self.call("report", "gpt2-ra-mla-full")[1])
+
+
+class Narrow(unittest.TestCase):
+    def test_step_verdict_and_difference_stay_together(self):
+        cells = [["12-" + "x" * 60 + "+last", "open (over 1000 seeds)", "-0.0045 [-0.0088, -0.0001]", "1.9"]]
+        headings = ["step", "verdict", report.DELTA, "loss"]
+        text = report.aligned(*report.narrowed(headings, cells, 80))
+        self.assertLessEqual(len(text.splitlines()[1].removesuffix("1.9").rstrip()), 80)
+        self.assertRegex(text, r"12-x+\.\.\.x+\+last  open \(over 1000 seeds\)  -0\.0045 \[")
+        self.assertEqual(report.narrowed(headings, cells, None), (headings, cells))
+
+
 class Samples(unittest.TestCase):
     def test_steps_are_read_beside_each_other(self):
         runs = Runs()
@@ -680,9 +744,10 @@ class Samples(unittest.TestCase):
         runs.rebuild()
         with contextlib.redirect_stdout(io.StringIO()) as text:
             report.main(["--runs", runs.path, "report", "talk"])
-        self.assertIn("Samples:\n  After: Hark,↵\n  0-mla, seed 1: to be↵not 1\n"
-                      "  1-mla+gate, seed 1: or <b>*not* 1\nEnvironment", text.getvalue())
+        self.assertNotIn("to be", text.getvalue())
         directory = pathlib.Path(runs.path, "talk/report")
+        self.assertIn("## Samples\n\n- After: Hark,↵\n- 0-mla, seed 1: to be↵not 1\n"
+                      "- 1-mla+gate, seed 1: or <b>\\*not\\* 1\n", (directory / "report.md").read_text())
         self.assertIn("or &lt;b&gt;*not* 1", (directory / "report.html").read_text())
         told = json.loads((directory / "report.json").read_text())["samples"]
         self.assertEqual(told[0]["prompt"], "Hark,\n")

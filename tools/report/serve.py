@@ -2,7 +2,8 @@
 """Serves pages of all experiments, which stay up to date during runs.  It never writes.
 
     /                       all experiments, and a form that compares
-    /experiment/NAME        the page that `make report` writes
+    /experiment/NAME        the page that `make report` writes, and the runs that wait
+    /experiment/NAME/report.csv, .tex, .md, .json   its table
     /run/IDENTITY           one run
     /compare?a=..&b=..      any two experiments, steps or runs
 
@@ -22,9 +23,9 @@ import threading
 import urllib.parse
 from html import escape
 
-from tools.plan import compared, config_difference, declaration
+from tools.plan import compared, config_difference, declaration, tuning
 from tools.report import about, ablation, decoding, page, plots, report
-from tools.results import records
+from tools.results import notes, records, time_left
 
 SECONDS = 5     # after which a page asks for a newer version
 KEPT_PAGES = 32
@@ -33,6 +34,8 @@ HEADERS = {"Cache-Control": "no-cache",
            "Content-Security-Policy": f"{page.POLICY}; frame-ancestors 'none'",
            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
            "Cross-Origin-Resource-Policy": "same-origin"}
+TABLES = {"csv": report.as_csv, "tex": report.as_tex, "md": report.as_markdown, "json": report.as_json}
+KINDS = {".csv": "text/csv", ".tex": "text/x-tex", ".md": "text/markdown", ".json": "application/json"}
 HOME = '<p><a href="/">All experiments</a></p>'
 
 
@@ -54,10 +57,12 @@ def experiment_link(name):
 
 # ---------------------------------------------------------------- the index
 
-def experiment_cells(name, lines):
+def experiment_cells(name, lines, planned, note):
     states = [line["state"] for line in lines]
-    return [experiment_link(name), about.question(name), str(len({line["step"] for line in lines})),
-            ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    if not all(run.is_finished for run in planned):
+        counts = page.Bar.of(about.share_of(planned), about.progress_text(planned))
+    return [experiment_link(name), about.question(name), ", ".join(note.tags), note.note, str(len({line["step"] for line in lines})), counts,
             about.moment(max((line["heartbeat"] or 0 for line in lines), default=0))]
 
 
@@ -67,10 +72,10 @@ def choices(lines, chosen):
     for name in sorted({line["experiment"] for line in lines}):
         own = sorted((line for line in lines if line["experiment"] == name),
                      key=lambda line: (records.step_order(line["step"]), line["seed"]))
-        options = [(name, f"{name}, all steps")]
+        options = [(name, f"{name}: all steps")]    # a closed select shows only the option's text
         for step in dict.fromkeys(line["step"] for line in own):
-            options.append((f"{name}/{step}", f"{step}, all seeds"))
-            options += [(line["identity"], f"{step}, seed {line['seed']} ({line['identity'][:12]}, "
+            options.append((f"{name}/{step}", f"{name}: {step}, all seeds"))
+            options += [(line["identity"], f"{name}: {step}, seed {line['seed']} ({line['identity'][:12]}, "
                          f"{line['state']})") for line in own if line["step"] == step]
         parts.append(f'<optgroup label="{escape(name)}">' + "".join(
             f'<option value="{escape(value)}"{" selected" * (value == chosen)}>'
@@ -85,15 +90,34 @@ def compare_form(db, a="", b=""):
         for name, chosen in (("a", a), ("b", b))) + "<button>compare</button></form>"
 
 
-def index(db, _runs):
-    lines, names = records.run_lines(db), records.experiments(db)
-    cells = [experiment_cells(name, [line for line in lines if line["experiment"] == name])
-             for name in names]
+def planned_runs(db, runs, name):
+    """With their progress; for an experiment that tunes, its own part of the plan."""
+    found = time_left.read_plan(runs, name)
+    if not found:
+        of_tuned = time_left.read_plan(runs, name.removesuffix(tuning.experiment("")))
+        found = [run for run in of_tuned if run.experiment == name]
+    return time_left.read(db, found)
+
+
+def search_form(words):
+    return '<form class="tools" action="/"><label>Find <input type="search" name="q" placeholder="name, tag, note" ' \
+        f'value="{escape(words)}"></label><button>find</button></form>'
+
+
+def index(db, runs, words=""):
+    lines, found = records.run_lines(db), {}
+    for name in records.experiments(db):
+        note = notes.shown(runs, name)
+        if notes.matches(name, note, words.split(), about.question(name)):
+            found[name] = note
+    headings, cells = report.without_empty(["experiment", "question", "tags", "note", "steps", "runs", "last sign"], [
+        experiment_cells(name, [line for line in lines if line["experiment"] == name],
+                         planned_runs(db, runs, name), note) for name, note in found.items()])
     return page.document("kablate: experiments", [
-        "<h1>Experiments</h1>",
-        page.table_html(["experiment", "question", "steps", "runs", "last sign"], cells,
-                        report.is_text_column, "main"),
-        "<h2>Compare any two</h2>", compare_form(db)], seconds=SECONDS)
+        "<h1>Experiments</h1>", search_form(words),
+        page.table_html(headings, cells, report.is_text_column, "main") if cells else
+        "<p>No experiment has these words in its name, question, tags or note.</p>",
+        page.heading_html("Compare any two"), compare_form(db)], seconds=SECONDS)
 
 
 # ---------------------------------------------------------------- an experiment, a run, two of them
@@ -101,22 +125,32 @@ def index(db, _runs):
 def experiment(db, runs, name):
     if name not in records.experiments(db):
         raise Missing(f"{name}: no such experiment")
-    steps = records.read_experiment(db, name)
+    steps, planned = records.read_experiment(db, name), planned_runs(db, runs, name)
     try:
         table = report.tabulate(db, runs, name, steps)
     except records.Problem as problem:     # no run is finished: only curves
-        return unfinished(name, steps, str(problem))
-    return report.as_html(table, steps, run_link, SECONDS, HOME)
+        return unfinished(name, steps, planned, str(problem), notes.shown(runs, name))
+    return report.as_live_html(table, steps, run_link, SECONDS, HOME, report.table_files(f"{quoted(name)}/"), planned)
 
 
-def unfinished(name, steps, problem):
+def table_file(db, runs, name, ending):
+    if name not in records.experiments(db) or ending not in TABLES:
+        raise Missing("no such page")
+    try:
+        return TABLES[ending](report.tabulate(db, runs, name, records.read_experiment(db, name)))
+    except records.Problem as problem:
+        raise Missing(str(problem)) from problem
+
+
+def unfinished(name, steps, planned, problem, note):
     every = [run for step in steps for run in step.runs]
     drawn = plots.draw_curves((run.step, run) for run in every if run.repeat == 0)
-    return page.document(name, [
-        HOME, page.head_html(name, about.question(name), about.facts(every),
-                             compared.line([step.config for step in steps])),
-        page.list_html(problem.splitlines()), page.groups_html(drawn),
-        report.runs_html(steps, run_link)], drawn, SECONDS)
+    said = problem.splitlines() if not planned else ["no run is finished yet"]
+    parts = [page.list_html(said), about.progress_html(planned, report.is_text_column), page.groups_html(drawn),
+             report.runs_html(steps, run_link, planned)]
+    head = page.head_html(name, about.question(name), about.facts(every) + about.noted(note),
+                          compared.line([step.config for step in steps]))
+    return page.document(name, [HOME, head, page.contents_html(parts), *parts], drawn, SECONDS)
 
 
 def numbers_html(named):
@@ -148,7 +182,7 @@ def one_run(db, _runs, identity):
               for title, headings, cells in (
                   ("Events", ["time", "iteration", "kind", "text"], told),
                   ("Audits", ["audit", "subject", "result", "text"], audits)) if cells]
-    parts += ["<h2>Compare with</h2>", compare_form(db, run.identity),
+    parts += [page.heading_html("Compare with"), compare_form(db, run.identity),
               page.configuration_html("All symbols", run.config)]
     return page.document(f"{run.experiment}: {run}", parts, drawn, SECONDS)
 
@@ -185,7 +219,7 @@ def compare(db, _runs, a, b):
     table = ablation.tabulate_pairs(b, matched)
     cells, lines = report.comparison(table, matched)
     if not any(row.delta for row in table.rows):
-        lines = [report.NOT_PAIRED, *table.problems]
+        lines = [report.NOT_PAIRED, *table.problems, *table.unfinished]
     steps = {name_of(step): step for pair in matched for step in pair}
     drawn = plots.draw_curves((name, run) for name, step in steps.items() for run in step.runs)
     known = records.experiments(db)
@@ -205,9 +239,11 @@ def answer(db, runs, address):
     asked = dict(urllib.parse.parse_qsl(address.query))
     match path:
         case [""]:
-            return index(db, runs)
+            return index(db, runs, asked.get("q", ""))
         case ["experiment", name]:
             return experiment(db, runs, name)
+        case ["experiment", name, file] if file.startswith("report."):
+            return table_file(db, runs, name, file.removeprefix("report."))
         case ["run", identity]:
             return one_run(db, runs, identity)
         case ["compare"] if asked.get("a") and asked.get("b"):
@@ -228,9 +264,17 @@ class Pages:
         if path.startswith("/experiment/"):
             directory = os.path.join(self.runs, urllib.parse.unquote(path.split("/")[2]))
             paths += [os.path.join(directory, name)
-                      for name in (declaration.FILE, decoding.DIRECTORY)]
+                      for name in (declaration.FILE, decoding.DIRECTORY, time_left.FILE, notes.FILE)]
+        elif path == "/" and os.path.isdir(self.runs):
+            paths += [notes.path_of(self.runs, entry.name) for entry in os.scandir(self.runs) if entry.is_dir()]
         return [(found.st_mtime_ns, found.st_size) if found else None
-                for found in map(stat_or_none, paths)]
+                for found in map(stat_or_none, paths)] + self.going()
+
+    def going(self):
+        try:
+            return time_left.going(self.database)
+        except (records.Problem, records.sqlite3.Error):
+            return []
 
     def get(self, target):
         """(status, body).  One at a time, because Kconfig's tree is shared."""
@@ -289,8 +333,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def reply(self, status, body, more=None):
         self.send_response(status)
-        kind = "html" if status == 200 else "plain"
-        headers = {"Content-Type": f"text/{kind}; charset=utf-8", **HEADERS, **(more or {}),
+        kind = KINDS.get(os.path.splitext(self.path)[1], "text/html") if status == 200 else "text/plain"
+        headers = {"Content-Type": f"{kind}; charset=utf-8", **HEADERS, **(more or {}),
                    "Connection": "close", "Content-Length": str(len(body))}
         for name, value in headers.items():
             if status != 304 or name != "Content-Length":

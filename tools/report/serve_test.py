@@ -4,6 +4,7 @@ import http.client
 import io
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -17,6 +18,7 @@ import urllib.parse
 from unittest import mock
 
 from tools.report import made_up, serve
+from tools.results import notes
 from tools.testing import as_user, tap
 
 
@@ -49,8 +51,8 @@ class Case(unittest.TestCase):
         return text
 
     def assertIn(self, words, text, msg=None):
-        """Without the whole page in its complaint."""
-        self.assertTrue(words in text, msg or f"missing: {words}")
+        """Without places where lines may break, and without the whole page in its complaint."""
+        self.assertTrue(words in text.replace("<wbr>", ""), msg or f"missing: {words}")
 
     def study(self):
         self.runs.study(seeds=(1, 2, 3))
@@ -70,7 +72,18 @@ class Pages(Case):
         self.assertIn("Do the three reciprocal mechanisms", text)
         self.assertIn(">15 done<", text)
         self.assertIn(">1 running<", text)
-        self.assertIn('<option value="gpt2-ra-mla-full/0-mla">0-mla, all seeds</option>', text)
+        self.assertIn('<option value="gpt2-ra-mla-full/0-mla">gpt2-ra-mla-full: 0-mla, all seeds</option>', text)
+
+    def test_tags_and_notes_are_shown_and_searched(self):
+        self.study()
+        notes.write(self.runs.path, "new+odd", notes.Note(["rope", "first"], "a <note>"))
+        self.assertIn("a &lt;note&gt;", self.page("/"))
+        self.assertIn("a &lt;note&gt;", self.page("/experiment/new%2Bodd"))
+        found = self.page("/?q=FIRST+note")
+        self.assertIn('href="/experiment/new%2Bodd"', found)
+        self.assertNotIn('href="/experiment/gpt2-ra-mla-full"', found)
+        self.assertIn("No experiment has these words", self.page("/?q=%22%3E%3Cb%3E"))
+        self.assertNotIn('"><b>', self.page("/?q=%22%3E%3Cb%3E"))
 
     def test_experiment_is_the_report_with_other_links(self):
         self.study()
@@ -89,6 +102,61 @@ class Pages(Case):
         self.assertEqual(run["series"]["val/loss"][1][-1], 3.0)
         self.assertIn("running, last sign 2001-09-09 01:46:40 UTC", text)
         self.assertIn('<p class="question">language</p>', text)     # what is compared
+
+    def test_progress(self):
+        """Step 0 took 100 s; seed 2 of step 1 has 60 s to go, and seed 3 waits for one of 100 s."""
+        for step, seed in (("0-mla", 1), ("0-mla", 2), ("0-mla", 3), ("1-x", 1)):
+            self.runs.add("e", step, seed, 3.0, pace=1)
+        self.runs.add("e", "1-x", 2, 3.0, pace=1, until=40, ended=False)
+        self.runs.plan("e", {"0-mla": (1, 2, 3), "1-x": (1, 2, 3)})
+        self.runs.rebuild()
+        whole = "4 of 6 runs done, 1 running, 1 waiting, 2.7 min left"
+        self.assertIn(whole, self.page("/"))
+        text = self.page("/experiment/e")
+        for words in (whole, '<progress value="0.733" aria-label="73%"></progress>',
+                      "seed 2: iteration 40 of 100, 1.0 min left; 1 waiting, about 1.7 min<",
+                      'data-head="state">waiting</td>'):
+            self.assertIn(words, text)
+        for words in ("Problems", "Not finished"):
+            self.assertFalse(words in text, words)
+        self.runs.add("e", "1-x", 3, 3.0)
+        self.runs.plan("e", {"0-mla": (1,), "1-x": (1, 3)})
+        self.runs.rebuild()
+        self.assertFalse("Progress" in self.page("/experiment/e"))     # all is done
+
+    def test_progress_before_anything_is_finished(self):
+        self.runs.add("e-tuning", "0-x@1e-3", 1, 3.0, until=20, ended=False, pace=1)
+        self.runs.rebuild()
+        run = {"kind": "tuning", "experiment": "e-tuning", "step": "0-x@1e-3", "seed": 1, "identity": "0001abababab"}
+        os.makedirs(os.path.join(self.runs.path, "e"))
+        with open(os.path.join(self.runs.path, "e/planned.json"), "w", encoding="utf-8") as file:
+            json.dump([run, {**run, "kind": "run", "experiment": "e", "step": "0-x", "identity": None}], file)
+        text = self.page("/experiment/e-tuning")
+        self.assertIn("no run is finished yet", text)
+        self.assertIn("0 of 1 runs done, 1 running, 1.3 min left", text)
+
+    def test_a_process_that_died_is_seen(self):
+        """Although no file has changed."""
+        child = subprocess.Popen(["sleep", "300"])
+        self.runs.add("e", "0-mla", 1, 3.0, ended=False, host=platform.node(), pid=child.pid)
+        self.runs.rebuild()
+        self.assertIn("running, last sign", self.page("/experiment/e"))
+        child.kill()
+        child.wait()
+        self.assertIn("died, last sign", self.page("/experiment/e"))
+
+    def test_tables(self):
+        self.study()
+        text = self.page("/experiment/gpt2-ra-mla-full")
+        for ending, kind, words in (("csv", "text/csv", "step,baseline,kind"), ("tex", "text/x-tex", "tabular"),
+                                    ("md", "text/markdown", "| step |"), ("json", "application/json", '"rows"')):
+            self.assertIn(f'<a href="gpt2-ra-mla-full/report.{ending}" download>', text)
+            status, headers, table = self.ask(f"/experiment/gpt2-ra-mla-full/report.{ending}")
+            self.assertEqual((status, headers["Content-Type"]), (200, f"{kind}; charset=utf-8"))
+            self.assertIn(words, table)
+        for path in ("/experiment/gpt2-ra-mla-full/report.html", "/experiment/x/report.csv",
+                     "/experiment/new%2Bodd/report.csv", "/experiment/gpt2-ra-mla-full/x"):
+            self.assertEqual(self.ask(path)[0], 404)
 
     def test_run(self):
         self.runs.add("e", "0-mla", 1, 3.0, moved="another machine", state="invalid",

@@ -7,9 +7,11 @@ The program null_tables draws the tables and decides as stats.py does; a test ch
 """
 import argparse
 import itertools
+import math
 import multiprocessing
 import os
 import random
+import statistics
 import subprocess
 import time
 import zlib
@@ -23,7 +25,11 @@ PROMISE = 5.6       # percent: 5 and what 20,000 tables cannot tell from it (4 s
 SEEDS = 3, 4, 5, 7, 10
 MORE_SEEDS = 3, 5, 10, 20, 40, 80
 FAMILIES = 1, 3, 6, 12
-LOOKS = (3, 5), (3, 6, 9), (5, 10), (3, 4, 5, 6, 7, 8, 9, 10)
+LOOKS = (3, 5), (3, 5, 8), (3, 6, 9), (5, 10), (3, 4, 5, 6, 7, 8, 9, 10)
+NOISES = 1, 3, 5, 10        # of one arm, in those of the other
+CAUTION = 10                # divides the alpha of unequal arms under a rule that was given up
+CAUTIOUS_SEEDS = 5          # below, that rule had no verdict on them
+EFFECTS = 0, 0.5, 1, 2      # in sds of the difference
 SYMMETRIC = "normal", "laplace", "student", "outliers"      # shapes that null_tables knows
 
 
@@ -37,28 +43,31 @@ class Cell:
     effects: int = 0                        # how many of the steps really differ
     looks: tuple = ()
     solves: float = None                    # the chance of a seed to solve its task
+    effect: float = 0                       # of the steps
+    is_cautious: bool = False               # by the rule that was given up
 
 
 # ---------------------------------------------------------------- tables
 
-def looks_words(seeds, comparisons, looks=()):
+def looks_words(seeds, comparisons, looks=(), is_cautious=False):
     """As null_tables reads them: how many; of each the seeds, critical t, the ratio of variances
-    beyond which arms are unequal, and critical t of these: below some seeds they have no verdict."""
+    beyond which arms are unequal, and critical t of these, which the report does not distinguish."""
     shares = stats.shares(looks) if looks else [stats.ALPHA]
     words = [len(shares)]
     for n, share in zip(looks or (seeds,), shares):
         alpha = share / comparisons
-        words += [n, repr(stats.critical(alpha, n - 1)), repr(stats.unequal_ratio(n)),
-                  repr(stats.critical(alpha / stats.CAUTION, n - 1))
-                  if n >= stats.MIN_SEEDS_OF_ANY_SHAPE else "inf"]
+        t = unequal = repr(stats.critical(alpha, n - 1))
+        if is_cautious:
+            unequal = repr(stats.critical(alpha / CAUTION, n - 1)) if n >= CAUTIOUS_SEEDS else "inf"
+        words += [n, t, repr(stats.unequal_ratio(n)), unequal]
     return words
 
 
 def question(cell, tables, seed):
     """Steps that differ are not drawn: they only make the family larger."""
     words = [tables, zlib.crc32(f"{seed} {cell}".encode()), cell.seeds,
-             cell.comparisons - cell.effects,
-             *looks_words(cell.seeds, cell.comparisons, cell.looks),
+             cell.comparisons - cell.effects, cell.effect,
+             *looks_words(cell.seeds, cell.comparisons, cell.looks, cell.is_cautious),
              *cell.baseline, len(cell.steps), *itertools.chain(*cell.steps)]
     return " ".join(map(str, words)) + "\n"
 
@@ -134,6 +143,21 @@ def shape_cells():
         yield Cell(name.replace("_", " "), n, size, baseline, (step,))
 
 
+def noisy_cells():
+    """Errors and power where one arm is noisier, by both rules; 3 comparisons, effects of 2 sd.
+
+    A skewed arm may be skewed towards the effect or against it: power is the mean of both.
+    """
+    for shape, noise, n in itertools.product(("normal", "skewness_1", "skewness_2"), NOISES, (3, 5, 8)):
+        effect = 2 * math.hypot(1, noise)
+        for is_cautious in (False, True):
+            arms = (shape, 1), ((shape, noise),)
+            name = f"{shape.replace('_', ' ')}, {noise} times"
+            yield Cell(name, n, 3, *arms, is_cautious=is_cautious)
+            for direction in (effect, -effect):
+                yield Cell(name, n, 3, *arms, effects=2, effect=direction, is_cautious=is_cautious)
+
+
 def solved_cells():
     for chance, n, size in itertools.product((0.1, 0.3, 0.5, 0.7, 0.9), SEEDS, FAMILIES):
         yield Cell(f"a seed solves the task with {100 * chance:.0f} %", n, size, solves=chance)
@@ -166,9 +190,64 @@ def holds_from(row):
     return str(min(held)) if held else f"not up to {max(row)}"
 
 
+def noisy_table(results):
+    """A line for each noise; in each cell the rule of the report, then that with caution."""
+    found = {}
+    for cell, percent in results:
+        key = cell.row, cell.seeds, bool(cell.effect), cell.is_cautious
+        found.setdefault(key, []).append(percent)
+    headings = ["noise of one arm", *(f"{what}, {n} seeds" for what in ("false", "found") for n in (3, 5, 8))]
+    lines = [[row, *(" / ".join(f"{statistics.fmean(found[row, n, is_power, is_cautious]):.0f}"
+                                for is_cautious in (False, True))
+                     for is_power in (False, True) for n in (3, 5, 8))]
+             for row in dict.fromkeys(cell.row for cell, _ in results)]
+    return markdown(headings, lines)
+
+
+def follow_up(job):
+    """Of open comparisons: does the range of seeds hold what it says?
+
+    In %: open; of these, with the true effect in the range; with a most; of the last, settled by that
+    many seeds, of which the first are those that were seen.
+    """
+    effect, n, size, tables, seed = job
+    rng, alpha = random.Random(f"{seed} {job}"), stats.ALPHA / size
+    opened = inside = bounded = settled = 0
+    for _ in range(tables):
+        values = [rng.gauss(effect, 1) for _ in range(n)]
+        d = stats.difference(values, alpha)
+        if d.leaves_out_zero:
+            continue
+        opened += 1
+        small, large = stats.effects_behind(d, alpha)
+        inside += small <= effect <= large
+        _, most = stats.seeds_for_effect(d, alpha) or (None, None)
+        if most:
+            bounded += 1
+            values += [rng.gauss(effect, 1) for _ in range(most - n)]
+            settled += stats.difference(values, alpha).leaves_out_zero
+    return [f"{effect:g} sd", str(n), str(size), *(f"{100 * part / whole:.0f}" if whole else "" for part, whole in (
+        (opened, tables), (inside, opened), (bounded, opened), (settled, bounded)))]
+
+
+def follow_up_table(pool, tables, seed):
+    jobs = [(effect, n, size, tables, seed) for effect in EFFECTS for n in (3, 5, 8) for size in (1, 3)]
+    return markdown(["effect", "seeds", "comparisons", "open", "effect in the range", "with a most",
+                     "settled at the most"], pool.map(follow_up, jobs, chunksize=1))
+
+
+def correlated_table():
+    """The error of one comparison whose differences are correlated from seed to seed, in closed form."""
+    def error_of(n, correlation):
+        wider = math.sqrt((1 + (n - 1) * correlation) / (1 - correlation))
+        return 100 * stats.p_value(stats.critical(stats.ALPHA, n - 1) / wider, n - 1)
+    return markdown(["correlation between seeds; seeds", "3", "5", "10"],
+                    [[f"{r:g}", *(f"{error_of(n, r):.0f}" for n in (3, 5, 10))] for r in (0, 0.1, 0.3)])
+
+
 def power_table():
     sizes = 1, 3, 6, 12
-    lines = [[f"{effect:g} sd, {n} seeds", *(f"{100 * stats.rule_power(effect, n, stats.ALPHA / k):.0f}"
+    lines = [[f"{effect:g} sd, {n} seeds", *(f"{100 * stats.power(effect, n, stats.ALPHA / k):.0f}"
                                            for k in sizes)]
              for effect in (1, 2, 3) for n in (3, 5, 8, 10)]
     return markdown(["found, in %", *(f"{k} comparison{'s' * (k > 1)}" for k in sizes)], lines)
@@ -191,10 +270,10 @@ def worst_line(results):
            f"{cell.comparisons} comparisons)."
 
 
-BLOCKS = symmetric_cells, look_cells, shape_cells, solved_cells
+BLOCKS = symmetric_cells, look_cells, shape_cells, noisy_cells, solved_cells
 
 
-def print_blocks(symmetric, looks, shapes, solved):
+def print_blocks(symmetric, looks, shapes, noisy, solved):
     """The results of each block of cells."""
     print("Family error in % of tables, the worst of all shapes and families of a line.\n")
     print_rows("symmetric noise; seeds", SEEDS, by_row(symmetric, noise_of))
@@ -204,6 +283,9 @@ def print_blocks(symmetric, looks, shapes, solved):
     print(markdown(["shape of the noise; seeds", *map(str, MORE_SEEDS), "holds from"],
                    [[name, *cells_of(row), holds_from(row)]
                     for name, row in by_row(shapes).items()]))
+    print("One interval / a tenth of alpha for unequal arms (3 comparisons, 2 sd):\n")
+    print(noisy_table(noisy))
+    print(correlated_table())
     print_rows("solved or not; seeds", SEEDS, by_row(solved))
     print(power_table())
 
@@ -219,6 +301,7 @@ def main(argv=None):
     with multiprocessing.Pool(len(os.sched_getaffinity(0))) as pool:
         print_blocks(*[pool.map(error, [(cell, args.tables, args.seed) for cell in cells()],
                                 chunksize=1) for cells in BLOCKS])
+        print(follow_up_table(pool, math.ceil(args.tables / 10), args.seed))
     print(f"{args.tables} tables in each cell, seed {args.seed}, "
           f"{(time.monotonic() - began) / 60:.1f} minutes.")
 

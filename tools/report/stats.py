@@ -5,10 +5,10 @@ Differences d are taken seed by seed.  Each comparison of a family of K has one 
     mean(d) -+ t(ALPHA / K, n - 1) sd(d) / sqrt(n),
 
 with its own sd and degrees of freedom.  All K intervals hold together with 95% (Bonferroni), and
-the interval alone decides.  An arm that is noisier than the other gives its shape, perhaps a
-skewed one, to the difference: where noises differ, the interval has a tenth of that alpha.  Where
-a family is looked at more than once, each look has its share of ALPHA, and the interval is what
-the intervals of all looks so far have in common.
+the interval alone decides.  Where a family is looked at more than once, each look has its share of
+ALPHA, and the interval is what the intervals of all looks so far have in common.
+
+What is open has a range of seeds that would settle it, from the effects that may still be there.
 
 Seeds that either solve a task or do not are counted, and Fisher's exact test decides.
 """
@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 ALPHA = 0.05        # chance of any false verdict in a family
 POWER = 0.8         # of the smallest effect that a comparison could have shown
 MIN_SEEDS = 3       # below, there is no verdict
-MIN_SEEDS_OF_ANY_SHAPE = 5  # the same where the noise may have any shape: docs/statistics.md
+MIN_SEEDS_BY_ACCURACY = 5   # the same of accuracies, which often fall in two groups
 UNEQUAL = 0.05      # arms are unequally noisy if equal ones differ as much with this chance
-CAUTION = 10        # divides the alpha of unequal arms
+RANGE = 0.8         # of open comparisons have an effect that the range of seeds was made for
 MOST_SEEDS = 1000   # that a comparison is ever said to need
 MOST_COUNTED = 100  # the same where seeds are counted
 # Accuracies of which none lies in a gap this wide are those of a task that is solved or not.
@@ -98,22 +98,47 @@ def normal_share(x):
     return math.erfc(-x / math.sqrt(2)) / 2
 
 
-def power(effect, n, alpha):
-    """The chance that the interval of a difference leaves out zero; the effect is in sds.
+def chance_beyond(t, effect, n):
+    """That |T| of n differences is greater; the effect is in sds.
 
     The sample's sd is u times the true one.  For each u the mean decides, which is normal; the
     integral over the density of u is Simpson's.
     """
-    freedom, needed, shift = n - 1, critical(alpha, n - 1), abs(effect) * math.sqrt(n)
+    freedom, shift = n - 1, abs(effect) * math.sqrt(n)
     factor = math.log(2) + freedom / 2 * math.log(freedom / 2) - math.lgamma(freedom / 2)
     end, steps = 1 + math.sqrt(80 / freedom), 400       # beyond the end lies less than 1e-15
     total = 0.0
     for i in range(1, steps + 1):
         u = end * i / steps
         density = math.exp(factor + (freedom - 1) * math.log(u) - freedom * u * u / 2)
-        found = normal_share(shift - needed * u) + normal_share(-shift - needed * u)
+        found = normal_share(shift - t * u) + normal_share(-shift - t * u)
         total += (1 if i == steps else 4 if i % 2 else 2) * density * found
     return total * end / steps / 3
+
+
+def power(effect, n, alpha):
+    """The chance that the interval of a difference leaves out zero."""
+    return chance_beyond(critical(alpha, n - 1), effect, n)
+
+
+def sd_share(ratio, freedom):
+    """P(s <= ratio sigma), the sd s of a sample: the incomplete gamma function (DLMF 8.7.1)."""
+    a, x = freedom / 2, freedom * ratio * ratio / 2
+    term = total = math.exp(a * math.log(x) - x - math.lgamma(a + 1))
+    k = a
+    while term > 1e-16 * total:
+        k += 1
+        term *= x / k
+        total += term
+    return total
+
+
+def crossing(function, value, low, high):
+    """Where a falling function has the value: to a thousandth of a thousandth."""
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) > value else (low, middle)
+    return (low + high) / 2
 
 
 # ---------------------------------------------------------------- differences
@@ -202,7 +227,7 @@ def verdict(d, margin=None, lower_is_better=True):
 def threshold(accuracies):
     """Where both arms' accuracies fall in two groups: the middle of the gap; else None.
 
-    The arms are not told apart here, so this choice favours none of them.
+    This ignores which arm a value is from, so the choice favours none of them.
     """
     ordered = sorted(accuracies)
     gap, low = max(((b - a, a) for a, b in zip(ordered, ordered[1:])), default=(0.0, 0.0))
@@ -225,21 +250,15 @@ def smallest_p(n, other_n):
 
 # ---------------------------------------------------------------- how many seeds
 
-def rule_power(effect, n, alpha):
-    """The same with the rule for unequal arms, of which equal ones have their share."""
-    cautious = power(effect, n, alpha / CAUTION) if n >= MIN_SEEDS_OF_ANY_SHAPE else 0.0
-    return (1 - UNEQUAL) * power(effect, n, alpha) + UNEQUAL * cautious
-
-
 @functools.lru_cache(maxsize=None)
 def smallest_effect(n, alpha):
     """In sds of the difference: what n seeds find with 80% power."""
     low, high = 0.0, 1.0
-    while rule_power(high, n, alpha) < POWER:
+    while power(high, n, alpha) < POWER:
         low, high = high, 2 * high
     for _ in range(20):     # to a millionth
         middle = (low + high) / 2
-        low, high = (middle, high) if rule_power(middle, n, alpha) < POWER else (low, middle)
+        low, high = (middle, high) if power(middle, n, alpha) < POWER else (low, middle)
     return high
 
 
@@ -257,7 +276,7 @@ def first_seeds(is_enough, least):
 @functools.lru_cache(maxsize=None)
 def seeds_to_show(effect, alpha, least=MIN_SEEDS):
     """An effect of so many sds, with 80% power."""
-    return first_seeds(lambda n: rule_power(effect, n, alpha) >= POWER, least) if effect else None
+    return first_seeds(lambda n: power(effect, n, alpha) >= POWER, least) if effect else None
 
 
 def seeds_to_count(share, other_share, alpha):
@@ -271,3 +290,51 @@ def seeds_to_count(share, other_share, alpha):
 def seeds_to_settle(margin, alpha, least=MIN_SEEDS):
     """A margin of so many sds: an interval no longer than it leaves out zero or lies inside."""
     return first_seeds(lambda n: critical(alpha, n - 1) / math.sqrt(n) <= margin / 2, least)
+
+
+MOST_EFFECT = 50.0      # in sds: any larger one is found by the fewest seeds
+
+
+@functools.lru_cache(maxsize=None)
+def open_effects(t, n, alpha):
+    """The smallest and the largest effect, in sds, that may be behind an open comparison.
+
+    With the smallest, |T| is as large as this t in a tenth of the open comparisons of n seeds; with
+    the largest, as small.  So the true effect lies between them in RANGE of open comparisons.
+    """
+    needed, tail = critical(alpha, n - 1), (1 - RANGE) / 2
+
+    def share(effect):      # of open comparisons with no larger |T|
+        is_open = 1 - chance_beyond(needed, effect, n)
+        return (1 - chance_beyond(t, effect, n)) / is_open if is_open > 1e-6 else 0.0
+    return tuple(crossing(share, part, 0.0, MOST_EFFECT) if share(0.0) > part else 0.0
+                 for part in (1 - tail, tail))
+
+
+def effects_behind(d, alpha):
+    """open_effects() of a difference, to a hundredth of its t."""
+    return open_effects(round(abs(d.mean) * math.sqrt(d.n) / d.sd, 2), d.n, alpha)
+
+
+def seeds_for_effect(d, alpha):
+    """(least, most): so many seeds find what may be behind an open difference with 80% power.
+
+    No most: there may be no effect, or one that takes more than MOST_SEEDS.
+    """
+    small, large = effects_behind(d, alpha)
+    least, most = (seeds_to_show(effect, alpha) for effect in (large, small))
+    return (max(least, d.n + 1), most and max(most, d.n + 1)) if least else None
+
+
+@functools.lru_cache(maxsize=None)
+def sd_range(n):
+    """Between which multiples of the sample's sd the true one lies, in RANGE of samples."""
+    low, high = (crossing(lambda ratio: -sd_share(ratio, n - 1), -share, 1e-3, 10.0)
+                 for share in ((1 + RANGE) / 2, (1 - RANGE) / 2))
+    return 1 / low, 1 / high
+
+
+def seeds_for_margin(d, margin, alpha):
+    """(least, most): so many seeds make the interval no longer than the margin."""
+    least, most = (seeds_to_settle(margin / (factor * d.sd), alpha) for factor in sd_range(d.n))
+    return (max(least, d.n + 1), most and max(most, d.n + 1)) if least else None

@@ -111,11 +111,44 @@ class Rules(unittest.TestCase):
     def test_seeds_that_are_needed(self):
         for effect, alpha in ((0.5, 0.05), (1.0, 0.05 / 6), (2.0, 0.05 / 3)):
             n = stats.seeds_to_show(effect, alpha)
-            self.assertGreaterEqual(stats.rule_power(effect, n, alpha), stats.POWER)
-            self.assertLess(stats.rule_power(effect, n - 1, alpha), stats.POWER)
+            self.assertGreaterEqual(stats.power(effect, n, alpha), stats.POWER)
+            self.assertLess(stats.power(effect, n - 1, alpha), stats.POWER)
             m = stats.seeds_to_settle(effect, alpha)
             self.assertLessEqual(2 * stats.critical(alpha, m - 1) / math.sqrt(m), effect)
             self.assertGreater(2 * stats.critical(alpha, m - 2) / math.sqrt(m - 1), effect)
+
+    def test_the_sd_of_a_sample(self):
+        """Tables of chi square: P(4.605 with 2) = 0.9, P(13.36 with 8) = 0.9, P(1.064 with 4) = 0.1."""
+        for chi, freedom, share in ((4.60517, 2, 0.9), (13.3616, 8, 0.9), (1.06362, 4, 0.1)):
+            self.assertAlmostEqual(stats.sd_share(math.sqrt(chi / freedom), freedom), share, places=5)
+        low, high = stats.sd_range(3)
+        self.assertAlmostEqual(low, math.sqrt(2 / 4.60517), places=4)
+        self.assertAlmostEqual(high, math.sqrt(2 / 0.210721), places=3)
+
+    def test_effects_behind_what_is_open(self):
+        """The conditional share of |T| is a tenth at either end; small ones may have no effect."""
+        for t, n, alpha in ((1.5, 5, 0.05), (3.0, 3, 0.05 / 3), (2.0, 8, 0.05)):
+            def share(effect, t=t, n=n, alpha=alpha):
+                return (1 - stats.chance_beyond(t, effect, n)) / (1 - stats.power(effect, n, alpha))
+            small, large = stats.open_effects(t, n, alpha)
+            self.assertAlmostEqual(share(large), 0.1, places=4)
+            if small:
+                self.assertAlmostEqual(share(small), 0.9, places=4)
+            else:
+                self.assertLess(share(0.0), 0.9)
+
+    def test_ranges_of_seeds(self):
+        d = stats.difference([0.1, 0.9, 0.4, 1.3, -0.1], 0.05)
+        self.assertFalse(d.leaves_out_zero)
+        least, most = stats.seeds_for_effect(d, 0.05)
+        self.assertTrue(d.n < least < most)
+        self.assertIsNone(stats.seeds_for_effect(stats.Difference(5, 0.1, 1.0, -1, 1), 0.05)[1])
+        self.assertIsNone(stats.seeds_for_effect(stats.Difference(5, 0.0, 1.0, -1, 1), 0.05))
+        least, most = stats.seeds_for_margin(d, 1.0, 0.05)
+        self.assertLess(least, stats.seeds_to_settle(1.0 / d.sd, 0.05))
+        self.assertGreater(most, stats.seeds_to_settle(1.0 / d.sd, 0.05))
+
+    def test_counted_seeds(self):
         self.assertEqual(stats.seeds_to_count(1, 0, 0.05), 4)
         self.assertEqual(stats.seeds_to_count(1, 0, 0.05 / 6), 5)
         self.assertIsNone(stats.seeds_to_count(0.5, 0.5, 0.05))
@@ -157,10 +190,10 @@ class Simulation(unittest.TestCase):
         self.assertEqual(set(expected), {"better", "open", "worse"})
 
     def test_the_program_refuses_what_it_cannot_read(self):
-        for line, said in (("10 1 5 1 1 5 2.7 9 9 round 1 1 normal 1\n", "no shape round"),
-                           ("10 1 5 1 1 9 2.7 9 9 normal 1 1 normal 1\n", "the seeds of a look"),
-                           ("10 1 5 1 0 normal 1 1 normal 1\n", "the number of looks"),
-                           ("10 1 5 1 1 5 2.7 9 9 normal 1 99 normal 1\n", "1 to 64 steps")):
+        for line, said in (("10 1 5 1 0 1 5 2.7 9 9 round 1 1 normal 1\n", "no shape round"),
+                           ("10 1 5 1 0 1 9 2.7 9 9 normal 1 1 normal 1\n", "the seeds of a look"),
+                           ("10 1 5 1 0 0 normal 1 1 normal 1\n", "the number of looks"),
+                           ("10 1 5 1 0 1 5 2.7 9 9 normal 1 99 normal 1\n", "1 to 64 steps")):
             with self.assertRaises(subprocess.CalledProcessError) as caught:
                 simulate.ask([line])
             self.assertIn(said, caught.exception.stderr)
@@ -168,7 +201,7 @@ class Simulation(unittest.TestCase):
     def test_symmetric_shapes_are_symmetric(self):
         """Two differences have the same sign, which is |t| > 1, in one half of tables."""
         for shape in simulate.SYMMETRIC + ("uniform",):
-            [found] = simulate.ask([f"20000 1 2 1 1 2 1 9 1 {shape} 1 1 {shape} 1\n"])
+            [found] = simulate.ask([f"20000 1 2 1 0 1 2 1 9 1 {shape} 1 1 {shape} 1\n"])
             self.assertAlmostEqual(int(found) / 20000, 0.5, delta=0.02)
 
     def test_it_prints_its_tables(self):
@@ -177,7 +210,8 @@ class Simulation(unittest.TestCase):
             simulate.main(["--tables", "1"])
         for line in ("| partly null, equal noise |", "| looks at 3, 6, 9 |",
                      "| two groups, both arms alike |", "| a seed solves the task with 50 % |",
-                     "| 2 sd, 5 seeds | 88 | 66 |", "1 tables in each cell, seed 1, "):
+                     "| skewness 2, 5 times |", "| 0.1 | 7 | 9 | 15 |", "| 1 sd | 5 | 3 |",
+                     "| 2 sd, 5 seeds | 91 | 68 |", "1 tables in each cell, seed 1, "):
             self.assertIn(line, out.getvalue())
 
     def test_holds_from(self):
@@ -215,9 +249,23 @@ class Promises(unittest.TestCase):
         cell = simulate.Cell("skewed", 5, 12, ("skewness_2", 1), (("skewness_2", 3),))
         self.assertGreater(simulate.error((cell, 2000, 1))[1], 10)
 
-    def test_caution_keeps_it_where_noises_differ_tenfold(self):
-        for shape in ("uniform", "skewness_1"):
-            self.error(simulate.Cell(shape, 5, 3, (shape, 0.1), ((shape, 1),)))
+    def test_caution_costs_more_than_it_buys(self):
+        """The rule that was given up: normal noise, one arm five times as noisy, an effect of 2 sd."""
+        def found(shape, effect, is_cautious):
+            cell = simulate.Cell("5 times", 5, 3, (shape, 1), ((shape, 5),), effects=2 if effect else 0,
+                                 effect=effect, is_cautious=is_cautious)
+            return simulate.error((cell, TABLES, 1))[1]
+        effect = 2 * math.hypot(1, 5)
+        self.assertGreater(found("normal", effect, False), 2 * found("normal", effect, True))
+        self.assertLess(found("skewness_2", 0, False), found("skewness_2", 0, True) + 4)
+
+    def test_the_range_of_seeds_holds(self):
+        """500 tables: 80% -+ 4 standard errors."""
+        for effect, n, size in ((0, 5, 1), (1, 5, 3), (1, 8, 1), (2, 3, 3)):
+            _, _, _, _, inside, _, settled = simulate.follow_up((effect, n, size, 500, 1))
+            self.assertGreaterEqual(int(inside), 70)
+            if effect:
+                self.assertGreaterEqual(int(settled), 80)
 
     def test_smallest_effect(self):
         """The effect that is claimed to be found in 80% is found in 80%; 2000 tables: -+ 2.7%."""

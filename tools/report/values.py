@@ -23,7 +23,7 @@ FIELDS = {"experiment": str, "step": str, "baseline": str, "seed": int, "repeat"
           "exit_reason": str, "identity": str, "scale": str, "git_revision": str, "started": float,
           "weights": str, "moved": str}
 REQUIRED = ("experiment", "step", "baseline", "seed", "repeat", "identity", "state")
-HASHES, HASH = ("identity", "weights"), 16     # letters that tell hashes apart
+HASHES, HASH = ("identity", "weights"), 16     # digits that distinguish hashes
 AUDITS, FAILED = "audits", "failed_audits"
 SYMBOL = "CONFIG_"
 EMPTY = '""'
@@ -33,8 +33,9 @@ LAST = re.compile("|".join((
     metric_names.VALIDATION_BITS_PER_BYTE, metric_names.CHANCE, metric_names.PARAMETERS,
     metric_names.FLOPS_PER_TOKEN, metric_names.PEAK_MEGABYTES, metric_names.DECODE_TOKEN_BYTES,
     metric_names.JUDGED_BY_ACCURACY, metric_names.LENGTH + "/.*")))
-BEST, SPEED, TRAINING = f"best {LOSS}", metric_names.TOKENS_PER_SECOND, metric_names.TRAIN_LOSS
+FIRST, BEST, SPEED, TRAINING = f"first {LOSS}", f"best {LOSS}", metric_names.TOKENS_PER_SECOND, metric_names.TRAIN_LOSS
 WINDOW = 100            # updates over which the training loss is averaged
+LAST_UPDATE = 2         # which one it was does not matter: later than the best
 
 
 # ---------------------------------------------------------------- writing
@@ -43,7 +44,7 @@ def metrics_of(run, is_tuning):
     if is_tuning:
         return {LOSS: run.last(LOSS)}
     found = {name: run.last(name) for name in run.series if LAST.fullmatch(name)}
-    return found | {BEST: run.best(LOSS), SPEED: ablation.median_speed(run),
+    return found | {FIRST: run.first(LOSS), BEST: run.best(LOSS), SPEED: ablation.median_speed(run),
                     TRAINING: run.tail_mean(TRAINING, WINDOW)}
 
 
@@ -92,7 +93,7 @@ def read_head(lines):
 
 
 def run_of(number, cells):
-    """The run that a line tells of."""
+    """The run of a line."""
     if None in cells:
         raise ValueError("a line has more cells than the first")
     given = {name: text for name, text in cells.items() if text}
@@ -114,10 +115,11 @@ def run_of(number, cells):
         raise ValueError("state is missing")
     run = records.Run(**{**unknown, **fields, "id": number, "environment": environment,
                          "config": config})
-    series = {name: [(1, float(text))] for name, text in given.items()
+    series = {name: [(LAST_UPDATE, float(text))] for name, text in given.items()
               if LAST.fullmatch(name) or name in (SPEED, TRAINING)}
-    if BEST in given:
-        series[LOSS].insert(0, (0, float(given[BEST])))
+    for iteration, name in ((1, BEST), (0, FIRST)):
+        if name in given:
+            series[LOSS].insert(0, (iteration, float(given[name])))
     run.series = series
     failed = [(str(audit), str(subject), int(passed), str(detail))
               for audit, subject, passed, detail in json.loads(given.get(FAILED, "[]"))]

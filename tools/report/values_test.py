@@ -1,4 +1,4 @@
-"""make values, compare and diff, and the memory of a report: from made-up runs."""
+"""make values, compare and diff, and the memory of a report: from synthetic runs."""
 import json
 import os
 

@@ -131,7 +131,7 @@ static struct last_line parse_last(const char *line)
 	return last;
 }
 
-/* The journal's last whole line, if that can be told from its end. */
+/* The journal's last whole line, if its end shows that. */
 static struct last_line last_line(const char *run_dir)
 {
 	char path[PATH_MAX], tail[TAIL_BYTES + 1], *line;

@@ -5,7 +5,7 @@ import re
 import sys
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.results import metric_names
 from tools.testing import rooms_test, tap

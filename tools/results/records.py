@@ -3,6 +3,7 @@ import functools
 import json
 import math
 import os
+import platform
 import sqlite3
 import sys
 import urllib.parse
@@ -11,19 +12,24 @@ from dataclasses import dataclass, field
 from tools.results import metric_names, names, renamed
 
 SCHEMA = (1, 2)     # versions of the tables that are understood; the second only adds views
-ADVICE = "'results rebuild' makes it anew"
+ADVICE = "'results rebuild' recreates it"
 FINISHED = ("done", "budget")
 LOSS = metric_names.VALIDATION_LOSS
 ENVIRONMENT = ("machine", "compiler", "flags", "blas", "threads", "precision")
-NUMBERS = ("id", "seed", "repeat", "git_dirty", "iterations", "started", "ended", "heartbeat", "threads")
+NUMBERS = ("id", "seed", "repeat", "git_dirty", "iterations", "started", "ended", "heartbeat", "threads", "pid")
 COLUMNS = ("runs.id", "step", "identity", "baseline", "seed", "repeat", "state", "exit_reason", "scale",
-           "git_revision", "git_dirty", "directory", "iterations", "started", "ended", "heartbeat")
+           "git_revision", "git_dirty", "directory", "iterations", "started", "ended", "heartbeat", "host", "pid")
 
 
 def for_readers(environment, config):
     """The environment with "blas" called "gpu" where it describes one."""
     blas = "blas" if config.get("BACKEND", "cpu") == "cpu" else "gpu"
     return {blas if name == "blas" else name: value for name, value in environment.items()}
+
+
+def is_gone(host, pid):
+    """Has the process of a run ended on this machine?"""
+    return host == platform.node() and not os.path.exists(f"/proc/{pid}")
 
 
 class Problem(Exception):
@@ -57,6 +63,8 @@ class Run:
     started: float
     ended: float
     heartbeat: float
+    host: str
+    pid: int
     environment: dict
     config: dict = field(default_factory=dict)
     series: dict = field(default_factory=dict)      # name -> [(iteration, value)], in order
@@ -74,6 +82,11 @@ class Run:
         points = self.series.get(name)
         return points[-1][1] if points else None
 
+    def first(self, name):
+        """Before the first update."""
+        points = self.series.get(name)
+        return points[0][1] if points and points[0][0] == 0 and len(points) > 1 else None
+
     def tail_mean(self, name, iterations):
         """The mean of the values recorded in the last `iterations` iterations."""
         points = self.series.get(name, [])
@@ -88,10 +101,15 @@ class Run:
         return [audit for audit in self.audits if not audit[2]]
 
     @property
+    def is_going(self):
+        """Does it run now?  On another machine nobody can tell, and it is believed."""
+        return self.state == "running" and not is_gone(self.host, self.pid)
+
+    @property
     def trouble(self):
         """Why the run has no headline; None if it has one."""
         if self.state == "running":
-            return "still running, or died (see 'make status')"
+            return "still running" if self.is_going else "died: its process is gone; 'make' resumes it"
         if self.state not in FINISHED:
             return self.state + (f": {self.exit_reason}" if self.exit_reason else "")
         loss = self.last(LOSS)

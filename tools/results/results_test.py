@@ -19,7 +19,7 @@ import termios
 import time
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.results import records, run_program, runs_left
 from tools.testing import tap
@@ -149,9 +149,9 @@ class Rebuild(Case):
                 (self.runs / "results.db").write_bytes(sound)
                 with sqlite3.connect(self.runs / "results.db") as db:
                     db.executescript(damage)
-                self.assertIn("'results rebuild' makes it anew", self.results("status", expect=1))
+                self.assertIn("'results rebuild' recreates it", self.results("status", expect=1))
                 if "overview" not in damage and "version = 1" not in damage:
-                    with self.assertRaisesRegex(records.Problem, "'results rebuild' makes it anew"):
+                    with self.assertRaisesRegex(records.Problem, "'results rebuild' recreates it"):
                         records.read_experiment(records.connect(self.runs / "results.db"), "ra")
                 self.assertIn("put aside", self.results("rebuild"))
                 self.assertIn("1 done", self.results("status"))
@@ -202,7 +202,7 @@ class Rebuild(Case):
                 with sqlite3.connect(self.runs / "results.db") as db:
                     db.execute(f"UPDATE {change}")
                 db = records.connect(self.runs / "results.db")
-                with self.assertRaisesRegex(records.Problem, "'results rebuild' makes it anew"):
+                with self.assertRaisesRegex(records.Problem, "'results rebuild' recreates it"):
                     for name in records.experiments(db):
                         records.read_experiment(db, name)
                 db.close()
@@ -223,8 +223,8 @@ class Rebuild(Case):
             try:
                 records.read_experiment(records.connect(database), "ra")
             except records.Problem as problem:
-                told += "'results rebuild' makes it anew" in str(problem)
-                if "makes it anew" in str(problem):
+                told += "'results rebuild' recreates it" in str(problem)
+                if "recreates it" in str(problem):
                     self.results("rebuild")
                     records.read_experiment(records.connect(database), "ra")
         self.assertGreater(told, 3)

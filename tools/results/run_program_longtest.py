@@ -2,7 +2,7 @@
 """Samples of the tasks that tools/results/run_program_test.py leaves out."""
 import sys
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate import train_test
 from tools.results import run_program_test

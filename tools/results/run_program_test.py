@@ -10,7 +10,7 @@ import subprocess
 import sys
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate.train_test import ENVIRONMENT, OUTPUT, ROOT, SETTINGS, TREE, Run, Tree, program
 from tools.testing import tap

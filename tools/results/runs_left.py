@@ -69,7 +69,7 @@ def main(argv):
     try:
         print(line(os.path.join(args.runs, "results.db"), args.directory, args.this))
     except (records.Problem, sqlite3.Error, ValueError):
-        print("of the plan")      # the run itself will tell what is wrong with the database
+        print("of the plan")      # the run itself will print what is wrong with the database
 
 
 if __name__ == "__main__":

@@ -558,7 +558,7 @@ static void check_database(struct verify *v)
 	if (access(path, F_OK) != 0)
 		wrong(v, "%s: there is no database: 'results rebuild' makes it", path);
 	else if (database_is_damaged(path, &err))
-		wrong(v, "%s: it is damaged (%s): 'results rebuild' makes it anew", path, err.text);
+		wrong(v, "%s: it is damaged (%s): 'results rebuild' recreates it", path, err.text);
 	else if (database_open(&v->database, path, METRICS_BUSY_SECONDS, &err))
 		report_wrong(v, err.text);
 }

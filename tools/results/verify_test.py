@@ -12,7 +12,7 @@ import subprocess
 import sys
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.kablate.train_test import OUTPUT, ROOT, SETTINGS, Tree
 from tools.kablate.weights_record_test import without

@@ -10,7 +10,7 @@ import fcntl
 import termios
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.terminal import terminal
 from tools.testing import tap

@@ -110,6 +110,9 @@ class Page:
 
     def open(self, address):
         self.call("Page.navigate", url=address)
+        self.wait_for_load()
+
+    def wait_for_load(self):
         deadline = time.monotonic() + SECONDS
         while not self.told("Page.loadEventFired"):
             self.browser.events.append(self.browser.receive(deadline))
@@ -168,6 +171,18 @@ class Page:
 
     def click(self, x, y):
         self.drag((x, y), (x, y))
+
+    def tap(self, x, y):
+        """With a finger."""
+        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
+    def keep_downloads(self, directory):
+        self.browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(directory))
+
+    def reload(self):
+        self.call("Page.reload")
+        self.wait_for_load()
 
     def screenshot(self, path, whole=False):
         answer = self.call("Page.captureScreenshot", captureBeyondViewport=whole,

@@ -5,7 +5,7 @@ import re
 import sys
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.testing import as_user, tap
 from tools.testing.as_user import BUILD, ROOT
@@ -94,7 +94,7 @@ class Messages(unittest.TestCase):
 class References(unittest.TestCase):
     page = (ROOT / "docs/references.md").read_text()
 
-    def test_whoever_is_cited_is_listed(self):
+    def test_every_citation_is_listed(self):
         listed = self.page.lower()
         found = 0
         for path in SOURCES:

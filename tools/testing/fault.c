@@ -169,7 +169,7 @@ void *NAME(aligned_alloc)(size_t alignment, size_t size)
 			return value; \
 	} while (0)
 
-/* Whoever only reads needs no room. */
+/* Reading needs no room. */
 static bool writes(int flags)
 {
 	return (flags & O_ACCMODE) != O_RDONLY || (flags & O_CREAT);

@@ -23,7 +23,7 @@ tap() { # NAME COMMAND...: one test case
 	fi
 }
 
-# Objects come along, with the times that they and their sources have: only what the page
+# Objects are copied with their times, as sources are: only what the page
 # changes is compiled again.
 copy_tree() {
 	local part

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Does a log of compute-sanitizer tell of nothing but races inside cuBLAS's kernels?  Those whose names begin
+# Does a log of compute-sanitizer report nothing but races inside cuBLAS's kernels?  Those whose names begin
 # with nvjet wait for copies by means that racecheck does not know.  The test itself must have passed.
 #
 #   tools/testing/foreign_races.sh LOG

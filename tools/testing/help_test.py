@@ -8,16 +8,16 @@ import sys
 import tempfile
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.testing import as_user, tap
 from tools.testing.as_user import BUILD, ROOT
 
 SCREEN = 50, 100  # lines, columns
 # Targets that only other targets use.
-INTERNAL = {"FORCE", "experiment", "steps", "built", "declared", "runs-all", "runs-forget",
+INTERNAL = {"FORCE", "experiment", "steps", "built", "declared", "planned", "runs-all", "runs-forget",
             "plan-examined", "tests", "tests-built", "runs-tuned", "runs-submit", "slurm-next", "which-nvcc",
-            "gate-clang", "gate-asan", "gate-tsan", "gate-cppcheck"}
+            "runs-that-fit", "runs-run-in-time", "runs-tuning-in-time", "gate-clang", "gate-asan", "gate-tsan", "gate-cppcheck"}
 
 
 def run(*command):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A program loads the libraries of its own build, wherever the tree was copied to, and no others."""
+"""A program loads only the libraries of its own build, also in a copied tree."""
 import os
 import pathlib
 import shutil
@@ -13,10 +13,10 @@ from tools.testing import as_user, tap
 BACKEND = """
 #include <stdio.h>
 #include "core/util/status.h"
-enum status cuda_backend_open(void *b, int precision, int device, struct error *err);
-enum status cuda_backend_open(void *b, int precision, int device, struct error *err)
+enum status cuda_backend_open(void *b, int precision, int device, int replicas, size_t bytes, struct error *err);
+enum status cuda_backend_open(void *b, int precision, int device, int replicas, size_t bytes, struct error *err)
 {
-	(void)b, (void)precision, (void)device;
+	(void)b, (void)precision, (void)device, (void)replicas, (void)bytes;
 	snprintf(err->text, sizeof(err->text), "the backend of the copy");
 	return FAIL;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make comes to rest: wherever $(O) lies, however it is spelled, whatever the environment holds.
+"""make comes to rest for any $(O), any spelling of it, and any environment.
 
 The plan is included, so make makes it before anything else, even with -n, and starts again: once.
 """
@@ -14,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.testing import as_user, tap
 from tools.testing.as_user import ROOT
@@ -37,6 +37,25 @@ class Limits(unittest.TestCase):
                               capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 2)
         self.assertIn("the limit of the stack (ulimit -s) is 64 KiB: raise it to 1024 or more", done.stderr)
+
+
+class Misspelt(unittest.TestCase):
+    def error(self, goal):
+        done = as_user.make(goal)
+        self.assertEqual(done.returncode, 2)
+        return done.stderr
+
+    def test_a_target_that_is_near_is_named(self):
+        for goal, meant in (("reprot", "report"), ("serv", "serve"), ("menuconfg", "menuconfig"),
+                            ("defconfg-smoke", "defconfig-smoke"), ("check-gate", "check-gates")):
+            self.assertIn(f"there is no target '{goal}': did you mean '{meant}'? ('make help' lists all)", self.error(goal))
+
+    def test_a_target_that_is_far(self):
+        self.assertIn("there is no target 'xyzzyqq' ('make help' lists all)", self.error("xyzzyqq"))
+
+    def test_every_target_is_known(self):
+        known = re.search(r"^targets := (.*)", as_user.make("-pn", "help").stdout, re.M)[1].split()
+        self.assertEqual(as_user.targets() - {*known}, set())
 
 
 class Terminals(unittest.TestCase):

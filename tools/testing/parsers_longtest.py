@@ -19,7 +19,7 @@ import struct
 import sys
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.cluster import jobs, journals, slurm
 from tools.export import tokenizer, weights

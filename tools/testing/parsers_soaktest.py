@@ -5,7 +5,7 @@
 """
 import sys
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.testing import parsers_longtest, tap
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """README.md is true: this runs every command in it, in order, as it stands, in a copy of the tree.
 
-A command is a line of an indented block, except in the source map.  `make` is a script that calls
+A command is a line of an indented block.  `make` is a script that calls
 make and then, if the command configured something, cuts the experiment to two updates.  So the
 commands run as written, only shorter.  Another test makes the mistakes of a newcomer.
 """
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.testing import as_user, tap
 from tools.testing.as_user import BUILD, ROOT
@@ -35,6 +35,9 @@ INSTEAD = {
         "make defconfig-gpt2-ra-mla-controlled && make set CONFIG_SEEDS=1 CONFIG_TUNE_SEEDS=101 "
         "CONFIG_TUNE_RATES=6e-3,1.2e-2 CONFIG_RA_MLA_ABLATION_STEPS=0,2,6 && make",
         "86 runs take minutes"),
+    'make defconfig && make set CONFIG_PLAN_FACTORS="NORM=layer|rms" CONFIG_SEEDS=1,2,3,4,5,6,7,8 && make': (
+        'make defconfig && make set CONFIG_PLAN_FACTORS="NORM=layer|rms" CONFIG_SEEDS=1 && make',
+        "16 runs take minutes"),
     "make data && make": (
         "make set CONFIG_SEEDS=1 CONFIG_TUNE_SEEDS=101 CONFIG_TUNE_RATES=6e-3,1.2e-2 && make data && make",
         "44 runs take minutes"),
@@ -48,10 +51,12 @@ SHOWS = {
     "make defconfig-gpt2-ra-mla-full && make": r"5-mla\+gate\+cross\+latent-again .* reproduced",
     "make defconfig-gpt2-ra-mla-controlled && make":
         r"2-mla\+gate\+cross +6-mla\+parameters-of-2 +-116 parameters",
+    'make defconfig && make set CONFIG_PLAN_FACTORS="NORM=layer|rms" CONFIG_SEEDS=1,2,3,4,5,6,7,8 && make':
+        r"1-norm-rms",
     "make plan": r"seeds 1,2,3,4,5: 22 runs",
     "make audit": r"102 audits, passed",
     "make status": r"gpt2-ra-mla-full +1-mla\+gate +5 +done",
-    "make report E=gpt2-ra-mla-full": r"1-mla\+gate +253\.1k\*",
+    "make report E=gpt2-ra-mla-full": r"1-mla\+gate .* 253\.1k\*",
     "make serve": r"http://127\.0\.0\.1:[0-9]+/ shows runs; Ctrl-C ends it",
     "make data && make": r"2-w2-overlap",
 }
@@ -81,8 +86,7 @@ MISTAKES = [  # commands, first without and then with a configuration, and what 
 
 
 def commands():
-    text = re.sub(r"^## Source map.*?(?=^## )", "", (ROOT / "README.md").read_text(),
-                  flags=re.S | re.M)
+    text = (ROOT / "README.md").read_text()
     return [re.sub(r"\s+# .*", "", line) for line in re.findall(r"^    (\S.*)", text, re.M)]
 
 

@@ -10,7 +10,7 @@ import re
 import sys
 import unittest
 
-sys.dont_write_bytecode = True  # the tree stays as it was
+sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.testing import tap
 from tools.testing.as_user import ROOT

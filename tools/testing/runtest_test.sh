@@ -36,5 +36,5 @@ check "the time is kept" "^1 1 0 ([3-9]|[1-9][0-9]+)\.[0-9] [0-9]+\.[0-9]$" "$(c
 summary=$(sh tools/testing/summary.sh "$scratch" passes fails dies endless)
 [ $? -eq 1 ] && echo "ok a failed test fails the whole" || echo "not ok a failed test fails the whole"
 check "the slowest is the first" "endless" "$(sed -n 2p <<<"$summary")"
-check "the failed cases are told again" "not ok 2 - b" "$(grep -A 1 '^  FAILED  fails$' <<<"$summary")"
+check "the failed cases are repeated" "not ok 2 - b" "$(grep -A 1 '^  FAILED  fails$' <<<"$summary")"
 check "the count is the last line" "^5 passed, 4 failed, 1 skipped$" "$(tail -n 1 <<<"$summary")"

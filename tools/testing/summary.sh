@@ -16,7 +16,7 @@ results() {
 }
 
 if [ $# -gt 1 ]; then
-	echo '  The slowest tests: seconds by the clock, seconds of the processors'
+	echo '  The slowest tests: wall time and processor time in seconds'
 	results "$@" | sort -k 4,4nr | head -n $shown |
 		awk '{ printf "          %7.1f %7.1f  %s\n", $4, $5, $6 }'
 fi

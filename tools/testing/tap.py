@@ -38,7 +38,7 @@ def main():
     """Runs the cases named on the command line, or all."""
     loader, module = unittest.defaultTestLoader, sys.modules["__main__"]
     names = sys.argv[1:]
-    # Whoever exceeds the limit of runtest.sh says where it was.
+    # A test that exceeds the limit of runtest.sh prints where it was.
     faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)
     suite = loader.loadTestsFromModule(module)
     if names:

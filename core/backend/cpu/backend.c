@@ -13,7 +13,10 @@
 #define ALIGNMENT 64 /* a cache line */
 #define HUGE_PAGE ((size_t)2 << 20)
 
-#define X(name) extern const struct kernels cpu_##name##_f32, cpu_##name##_f64, cpu_##name##_bf16;
+/* Weak: an op without a kernel is NULL in the tables. */
+#define X(name)                                                                               \
+	extern __attribute__((weak)) const struct kernels cpu_##name##_f32, cpu_##name##_f64, \
+		cpu_##name##_bf16;
 OP_LIST(X)
 #undef X
 
@@ -106,9 +109,9 @@ static int64_t cpu_find_nonfinite(const struct backend *b, const void *memory, e
 }
 
 /* The kernels read the run where it is. */
-static void cpu_begin_run(const struct backend *b, const struct run *run)
+static void cpu_begin_run(const struct backend *b, const struct run *runs)
 {
-	(void)b, (void)run;
+	(void)b, (void)runs;
 }
 
 /* Copies are panels of bfloat16, slice by slice: gemm.h says of what. */

@@ -127,12 +127,12 @@ static inline real *one_query_row(const struct one_query *x, const struct scores
 		.cross = x->cross,
 		.key_bias = x->key_bias,
 		.pitch = x->pitch,
-		.slope = s->attr->alibi ? alibi_slope(h, s->H) : 0,
+		.h = h,
 	};
 
 	for (int64_t j = 0; s->key_bias && j <= i; j++)
 		x->key_bias[j] = s->key_bias[head_offset(&s->bias_layout, b, h, j)];
-	for (int64_t j = band_start(s, i); s->attr->band_window >= 0 && j <= i; j++)
+	for (int64_t j = band_start(&t, s, i); s->attr->band_window >= 0 && j <= i; j++)
 		x->cross[j] = (real)s->attr->scale *
 			      dot(s->recent + head_offset(rl, b, h, j - s->recent_first),
 				  s->k + head_offset(kl, b, h, i), kl->width);

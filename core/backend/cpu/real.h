@@ -194,6 +194,11 @@ static inline real fast_tanh(real x)
 	return 1 - 2 / (fast_exp(2 * x) + 1);
 }
 
+static inline real larger(real a, real b)
+{
+	return a > b ? a : b;
+}
+
 /* The part [*first, *last) of n items that belongs to the calling thread; the same on every run. */
 static inline void thread_share(int64_t n, int64_t *first, int64_t *last)
 {

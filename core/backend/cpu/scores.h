@@ -1,14 +1,12 @@
 /*
- * scores - blocks of attention probabilities, for the kernels that need them.
- *
- *     score_ij = scale q_i.k_j + key_bias_j - slope (i - j) + band cross_ij [i - j <= window]
- *     cross_ij = scale q_j.k_i
- *     P_ij     = exp(score_ij - lse_i),  j <= i
+ * scores - blocks of attention probabilities P_ij = exp(score_ij - lse_i), for the kernels that
+ * need them.  core/ops/score.h says what a score is.
  *
  * A tile holds the scores of a block of consecutive queries of one head against
- * every key up to the block's last query.  So rows are whole, a softmax needs no
- * second pass, and the memory is linear in T.  Positions count from the first token
- * ever, queries from the first of this run.
+ * every key from the first that one of them sees up to the block's last query.  So rows are whole,
+ * a softmax needs no second pass, and the memory is linear in T.  Positions count from the first
+ * token ever, queries from the first of this run; column c of a tile is the key at position
+ * tile.from + c.
  *
  * A routing row is made from the probabilities of all heads of one query:
  * combined by mean or maximum, made sparse, optionally normalised.
@@ -17,6 +15,10 @@
 #define CPU_SCORES_H
 
 #include "core/backend/cpu/gemm.h"
+
+#define FORMULA static inline
+#include "core/ops/score.h"
+#undef FORMULA
 
 /* ------------------------------------------------------------- workspace */
 
@@ -161,16 +163,26 @@ static inline struct packed packed_head(const struct packed_heads *p, int64_t b,
 
 /* ---------------------------------------------------------------- scores */
 
+/* Which inputs of a node the scores come from; recent < 0: none. */
+struct score_inputs {
+	int q, k, key_bias, band, recent, distance_bias;
+};
+
 struct scores {
 	const struct attention_attr *attr;
+	struct score_window window;
+	real softcap, inverse_softcap; /* 0: no cap */
 	int64_t B, T, H;
 	int64_t past; /* position of the first query */
 	struct heads q_layout, k_layout, bias_layout, recent_layout;
 	const real *q, *k, *key_bias; /* key_bias NULL: none */
 	const real *recent;	      /* queries from position recent_first on */
 	int64_t recent_first;
+	const real *distance_bias; /* [H,distances]; NULL: none */
+	int64_t distances;
 	real band;
 	int64_t cross_window; /* cross is wanted where i - j is at most this; < 0: nowhere */
+	bool skips;	      /* tiles begin with the first key that a query of theirs sees */
 	const struct panel_form *form;
 	struct packed_heads k_tokens; /* optional */
 };
@@ -181,9 +193,8 @@ struct tile {
 	int64_t pitch;
 	int64_t b, h;
 	int64_t first, rows; /* queries */
-	int64_t keys;	     /* up to the position of the last query */
+	int64_t from, keys; /* first key, and number of keys up to the position of the last query */
 	int64_t cross_first; /* first column of cross */
-	real slope;	     /* alibi */
 	struct multiplier by;
 };
 
@@ -196,34 +207,38 @@ static inline int64_t tile_work(int64_t T, int64_t keys, int64_t width)
 	return (int64_t)((wide > deep ? wide : deep) / sizeof(real));
 }
 
-/* The numbers tell which inputs of the node to use; recent < 0: none. */
 static inline struct scores scores_of(const struct call *c, const struct attention_attr *attr,
-				      int q, int k, int key_bias, int band, int recent)
+				      struct score_inputs at)
 {
 	struct tensor *const *in = c->node->in;
-	const int64_t H = in[q]->dim[2];
-	const int queries = recent >= 0 && in[recent] ? recent : q;
+	const int64_t H = in[at.q]->dim[2];
+	const int queries = at.recent >= 0 && in[at.recent] ? at.recent : at.q;
 	struct scores s = {
 		.attr = attr,
-		.B = in[q]->dim[0],
-		.T = in[q]->dim[1],
+		.window = { attr->window, attr->sinks },
+		.softcap = (real)attr->softcap,
+		.inverse_softcap = attr->softcap > 0 ? (real)(1 / attr->softcap) : 0,
+		.B = in[at.q]->dim[0],
+		.T = in[at.q]->dim[1],
 		.H = H,
 		.past = c->run->past,
-		.q_layout = heads_of(in[q], H),
-		.k_layout = heads_of(in[k], H),
+		.q_layout = heads_of(in[at.q], H),
+		.k_layout = heads_of(in[at.k], H),
 		.recent_layout = heads_of(in[queries], H),
-		.q = c->in[q],
-		.k = c->in[k],
+		.q = c->in[at.q],
+		.k = c->in[at.k],
 		.recent = c->in[queries],
-		.recent_first = c->run->past + in[q]->dim[1] - in[queries]->dim[1],
-		.key_bias = c->in[key_bias],
-		.band = c->in[band] ? *(const real *)c->in[band] : (real)attr->band,
+		.recent_first = c->run->past + in[at.q]->dim[1] - in[queries]->dim[1],
+		.key_bias = c->in[at.key_bias],
+		.distance_bias = c->in[at.distance_bias],
+		.distances = in[at.k]->dim[1],
+		.band = c->in[at.band] ? *(const real *)c->in[at.band] : (real)attr->band,
 		.cross_window = attr->band_window,
 		.form = cpu_form(c->backend),
 	};
 
 	if (s.key_bias)
-		s.bias_layout = heads_of(in[key_bias], H);
+		s.bias_layout = heads_of(in[at.key_bias], H);
 	return s;
 }
 
@@ -242,17 +257,6 @@ static inline struct tile tile_take(struct space *m, int64_t T, int64_t capacity
 	};
 }
 
-/* The reference's slopes: a geometric series for powers of two, the rest from between. */
-static inline real alibi_slope(int64_t h, int64_t H)
-{
-	int64_t m = 1;
-
-	while (2 * m <= H)
-		m *= 2;
-	return (real)(h < m ? exp2(-8.0 * (double)(h + 1) / (double)m)
-			    : exp2(-4.0 * (double)(2 * (h - m) + 1) / (double)m));
-}
-
 /* Point the tile at block number `block` of head number b H + h. */
 static inline void tile_seek(struct tile *t, const struct scores *s, int64_t head, int64_t block)
 {
@@ -262,11 +266,17 @@ static inline void tile_seek(struct tile *t, const struct scores *s, int64_t hea
 	t->h = head % s->H;
 	t->first = block * rows;
 	t->rows = t->first + rows <= s->T ? rows : s->T - t->first;
-	t->keys = s->past + t->first + t->rows;
-	t->cross_first =
-		s->past + t->first > s->cross_window ? s->past + t->first - s->cross_window : 0;
-	t->slope = s->attr->alibi ? alibi_slope(t->h, s->H) : 0;
+	t->from = s->skips ? score_first_key(s->window, s->past + t->first) / LANES * LANES : 0;
+	t->keys = s->past + t->first + t->rows - t->from;
+	t->cross_first = s->past + t->first - s->cross_window - t->from;
+	t->cross_first = t->cross_first > 0 ? t->cross_first : 0;
 	t->by.form = s->form;
+}
+
+/* The keys of a tile packed as the B of products, if it reads all of them. */
+static inline struct packed tile_panel(const struct tile *t, const struct packed_heads *p)
+{
+	return t->from == 0 ? packed_head(p, t->b, t->h) : NOT_PACKED;
 }
 
 /* score = scale q k', cross = scale k q', and the keys' bias in a row of its own. */
@@ -274,58 +284,67 @@ static inline void tile_products(struct tile *t, const struct scores *s)
 {
 	const struct heads *ql = &s->q_layout, *kl = &s->k_layout, *bl = &s->bias_layout;
 	const struct heads *rl = &s->recent_layout;
-	const int64_t from = t->cross_first;
+	const int64_t cross = t->cross_first;
 	const real scale = (real)s->attr->scale;
 
-	product(&t->by, packed_head(&s->k_tokens, t->b, t->h), false, true, t->rows, t->keys,
-		ql->width, scale, s->q + head_offset(ql, t->b, t->h, t->first), ql->pitch,
-		s->k + head_offset(kl, t->b, t->h, 0), kl->pitch, 0, t->score, t->pitch);
+	product(&t->by, tile_panel(t, &s->k_tokens), false, true, t->rows, t->keys, ql->width,
+		scale, s->q + head_offset(ql, t->b, t->h, t->first), ql->pitch,
+		s->k + head_offset(kl, t->b, t->h, t->from), kl->pitch, 0, t->score, t->pitch);
 	if (s->cross_window >= 0)
-		product(&t->by, NOT_PACKED, false, true, t->rows, t->keys - from, ql->width, scale,
+		product(&t->by, NOT_PACKED, false, true, t->rows, t->keys - cross, ql->width, scale,
 			s->k + head_offset(kl, t->b, t->h, s->past + t->first), kl->pitch,
-			s->recent + head_offset(rl, t->b, t->h, from - s->recent_first), rl->pitch,
-			0, t->cross + from, t->pitch);
+			s->recent + head_offset(rl, t->b, t->h, t->from + cross - s->recent_first),
+			rl->pitch, 0, t->cross + cross, t->pitch);
 	if (s->key_bias)
-		for (int64_t j = 0; j < t->keys; j++)
-			t->key_bias[j] = s->key_bias[head_offset(bl, t->b, t->h, j)];
+		for (int64_t c = 0; c < t->keys; c++)
+			t->key_bias[c] = s->key_bias[head_offset(bl, t->b, t->h, t->from + c)];
 }
 
-/* Keys that the query in row r of the tile may see: its position + 1. */
+/* Columns up to the position of the query in row r of the tile. */
 static inline int64_t row_keys(const struct tile *t, const struct scores *s, int64_t r)
 {
-	return s->past + t->first + r + 1;
+	return s->past + t->first + r + 1 - t->from;
 }
 
-/* First key in the band of the query at position i. */
-static inline int64_t band_start(const struct scores *s, int64_t i)
+/* First column in the band of the query at position i. */
+static inline int64_t band_start(const struct tile *t, const struct scores *s, int64_t i)
 {
-	return i > s->attr->band_window ? i - s->attr->band_window : 0;
+	const int64_t first = i - s->attr->band_window - t->from;
+
+	return first > 0 ? first : 0;
 }
 
 /*
  * Turn the product in row r of the tile into the scores of its query's keys,
- * padded with -infinity to whole LANES.
+ * padded with -infinity to whole LANES.  Keys that the query does not see are -infinity, too.
  */
 static inline real *tile_row(const struct tile *t, const struct scores *s, int64_t r)
 {
-	const int64_t i = row_keys(t, s, r) - 1;
+	const int64_t n = row_keys(t, s, r), i = n - 1 + t->from;
 	const real *cross = t->cross ? t->cross + r * t->pitch : NULL, *bias = t->key_bias;
-	const real slope = t->slope, band = s->band;
+	const real *distance = s->distance_bias ? s->distance_bias + t->h * s->distances : NULL;
+	const real band = s->band, softcap = s->softcap, inverse = s->inverse_softcap;
 	real *row = t->score + r * t->pitch;
 
 	if (s->key_bias)
 #pragma omp simd
-		for (int64_t j = 0; j <= i; j++)
+		for (int64_t j = 0; j < n; j++)
 			row[j] += bias[j];
-	if (s->attr->alibi)
+	if (distance)
 #pragma omp simd
-		for (int64_t j = 0; j <= i; j++)
-			row[j] -= slope * (real)(int32_t)(i - j);
+		for (int64_t j = 0; j < n; j++)
+			row[j] += distance[n - 1 - j];
 	if (s->attr->band_window >= 0)
 #pragma omp simd
-		for (int64_t j = band_start(s, i); j <= i; j++)
+		for (int64_t j = band_start(t, s, i); j < n; j++)
 			row[j] += band * cross[j];
-	for (int64_t j = i + 1; j % LANES; j++)
+	if (softcap > 0)
+#pragma omp simd
+		for (int64_t j = 0; j < n; j++)
+			row[j] = score_cap(row[j], softcap, inverse);
+	for (int64_t j = s->window.sinks; j < score_window_start(s->window, i) - t->from; j++)
+		row[j] = -INFINITY;
+	for (int64_t j = n; j % LANES; j++)
 		row[j] = -INFINITY;
 	return row;
 }

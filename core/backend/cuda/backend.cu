@@ -10,15 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/primitives/kernel.cuh"
+#include "core/backend/cuda/slabs.cuh"
 #include "core/backend/cuda/gemm/epilogue.cuh"
 #include "core/backend/cuda/decode/fused_decode.cuh"
 
 extern "C" {
 #include "core/optim/kernels.h"
 
-#define X(name) \
-	extern const struct kernels cuda_##name##_f32, cuda_##name##_f64, cuda_##name##_bf16;
+/* Weak: an op without a kernel is NULL in the tables. */
+#define X(name)                                                                                 \
+	extern __attribute__((weak)) const struct kernels cuda_##name##_f32, cuda_##name##_f64, \
+		cuda_##name##_bf16;
 OP_LIST(X)
 #undef X
 extern const struct optim_kernels cuda_optim_f32, cuda_optim_f64;
@@ -98,6 +100,9 @@ static enum status cuda_wait(const struct backend *b, struct error *err)
 
 /* -------------------------------------------------------------------- memory */
 
+/* CUDA's limit on the pitch of 2D copies. */
+#define MAX_PITCH ((size_t)INT32_MAX)
+
 static bool add_block(struct cuda_context *g, void *at, size_t bytes)
 {
 	if (g->n_blocks == g->block_capacity) {
@@ -125,26 +130,71 @@ static void remove_block(struct cuda_context *g, const void *at)
 		}
 }
 
-/* Returns NULL when the GPU has too little memory.  The caller reports it; the context does not. */
+/* The caller reports too little memory, and goes on if it can; the context keeps other errors. */
+static void *no_memory(struct cuda_context *g, cudaError_t error)
+{
+	cudaGetLastError();
+	if (error != cudaErrorMemoryAllocation)
+		cuda_note(g, error, "allocating memory");
+	return NULL;
+}
+
+/* Sets memory of all replicas to zero. */
+static void clear(struct cuda_context *g, void *device, size_t bytes, const char *where)
+{
+	const int count = replica_count(g->replicas);
+	const size_t stride = replica_stride(g->replicas);
+
+	if (count > 1 && stride <= MAX_PITCH) {
+		cuda_note(g,
+			  cudaMemset2DAsync(in_replica(g->replicas, device, 0), stride, 0, bytes,
+					    (size_t)count, g->stream),
+			  where);
+		return;
+	}
+	for (int r = 0; r < count; r++)
+		cuda_note(g,
+			  cudaMemsetAsync(in_replica(g->replicas, device, r), 0, bytes, g->stream),
+			  where);
+}
+
+static void *alloc_in_replicas(struct cuda_context *g, size_t bytes)
+{
+	void *memory = slabs_alloc(g, bytes);
+
+	if (memory)
+		clear(g, memory, bytes, "clearing memory");
+	return memory;
+}
+
 static void *cuda_alloc(const struct backend *b, size_t bytes)
 {
 	struct cuda_context *g = context(b);
+	cudaError_t error;
 	void *memory;
 
-	if (cudaMalloc(&memory, bytes ? bytes : 1) != cudaSuccess) {
-		cudaGetLastError();
-		return NULL;
-	}
+	if (REPLICA_FORM)
+		return alloc_in_replicas(g, bytes);
+	error = cudaMalloc(&memory, bytes ? bytes : 1);
+	if (error != cudaSuccess)
+		return no_memory(g, error);
 	if (!add_block(g, memory, bytes)) {
 		cudaFree(memory);
 		return NULL;
 	}
-	cuda_note(g, cudaMemsetAsync(memory, 0, bytes, g->stream), "clearing memory");
+	clear(g, memory, bytes, "clearing memory");
 	return memory;
 }
 
+/* What kernels still read: as with cudaFree(), it is free once the device is done with it. */
 static void cuda_release(const struct backend *b, void *memory)
 {
+	if (REPLICA_FORM) {
+		if (memory)
+			cuda_note(context(b), cudaDeviceSynchronize(), "releasing memory");
+		slabs_release(context(b), memory);
+		return;
+	}
 	remove_block(context(b), memory);
 	cuda_note(context(b), cudaFree(memory), "releasing memory");
 }
@@ -171,13 +221,9 @@ static void *stage_upload(struct cuda_context *g, const void *host, size_t bytes
 static void *cuda_host_alloc(const struct backend *b, size_t bytes)
 {
 	void *memory;
+	const cudaError_t error = cudaMallocHost(&memory, bytes ? bytes : 1);
 
-	(void)b;
-	if (cudaMallocHost(&memory, bytes ? bytes : 1) != cudaSuccess) {
-		cudaGetLastError();
-		return NULL;
-	}
-	return memory;
+	return error == cudaSuccess ? memory : no_memory(context(b), error);
 }
 
 static void cuda_host_release(const struct backend *b, void *memory)
@@ -185,36 +231,85 @@ static void cuda_host_release(const struct backend *b, void *memory)
 	cuda_note(context(b), cudaFreeHost(memory), "releasing memory of the host");
 }
 
+/* Copies between the chosen replicas and the host, which has REPLICAS_EACH one after another. */
+static void copy_chosen(struct cuda_context *g, void *device, void *host, size_t bytes,
+			enum cudaMemcpyKind kind, const char *where)
+{
+	const bool to_device = kind == cudaMemcpyHostToDevice;
+	const bool each = REPLICA_FORM && g->chosen == REPLICAS_EACH;
+	const size_t stride = replica_stride(g->replicas);
+	const int count = each ? replica_count(g->replicas) : 1;
+	const int first = g->chosen > 0 ? g->chosen : 0;
+	char *at = (char *)in_replica(g->replicas, device, first), *from = (char *)host;
+
+	if (count > 1 && stride <= MAX_PITCH) {
+		cuda_note(g,
+			  cudaMemcpy2DAsync(to_device ? at : from, to_device ? stride : bytes,
+					    to_device ? from : at, to_device ? bytes : stride,
+					    bytes, (size_t)count, kind, g->stream),
+			  where);
+		return;
+	}
+	for (int r = 0; r < count; r++, at += stride, from += bytes)
+		cuda_note(g,
+			  cudaMemcpyAsync(to_device ? at : from, to_device ? from : at, bytes, kind,
+					  g->stream),
+			  where);
+}
+
+/* Copies from replica 0 to all: the address of one is no replica's own, so all kernels read it. */
+static void spread(const struct backend *b, void *device, size_t bytes)
+{
+	const char *from = (const char *)in_replica(context(b)->replicas, device, 0);
+	char *to = (char *)device;
+	const bool in_words = ((uintptr_t)device | bytes) % sizeof(uint32_t) == 0;
+	struct call c = {};
+
+	c.backend = b;
+	if (in_words)
+		each(&c, (int64_t)(bytes / sizeof(uint32_t)), [=] __device__(int64_t i) {
+			((uint32_t *)to)[i] = ((const uint32_t *)from)[i];
+		});
+	else
+		each(&c, (int64_t)bytes, [=] __device__(int64_t i) { to[i] = from[i]; });
+}
+
 /* The caller may overwrite `host` as soon as this returns. */
 static void cuda_upload(const struct backend *b, void *device, const void *host, size_t bytes)
 {
 	struct cuda_context *g = context(b);
+	const size_t all =
+		bytes * (g->chosen == REPLICAS_EACH ? (size_t)replica_count(g->replicas) : 1);
+	const bool staged = all <= STAGING_HALF / 2;
 
-	if (bytes <= STAGING_HALF / 2) {
-		cuda_note(g,
-			  cudaMemcpyAsync(device, stage_upload(g, host, bytes), bytes,
-					  cudaMemcpyHostToDevice, g->stream),
-			  "upload");
-		return;
-	}
-	cuda_note(g, cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, g->stream),
-		  "upload");
-	cuda_note(g, cudaStreamSynchronize(g->stream), "upload");
+	copy_chosen(g, device, staged ? stage_upload(g, host, all) : (void *)(uintptr_t)host, bytes,
+		    cudaMemcpyHostToDevice, "upload");
+	if (g->chosen == REPLICAS_ALL && replica_count(g->replicas) > 1)
+		spread(b, device, bytes);
+	if (!staged)
+		cuda_note(g, cudaStreamSynchronize(g->stream), "upload");
 }
 
 static void cuda_download(const struct backend *b, void *host, const void *device, size_t bytes)
 {
 	struct cuda_context *g = context(b);
 
-	cuda_note(g, cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, g->stream),
-		  "download");
+	copy_chosen(g, (void *)(uintptr_t)device, host, bytes, cudaMemcpyDeviceToHost, "download");
 	cuda_note(g, cudaStreamSynchronize(g->stream), "download");
 }
 
 static void cuda_zero(const struct backend *b, void *device, size_t bytes)
 {
 	context(b)->issued++;
-	cuda_note(context(b), cudaMemsetAsync(device, 0, bytes, context(b)->stream), "zeros");
+	clear(context(b), device, bytes, "zeros");
+}
+
+static int cuda_choose_replica(const struct backend *b, int replica)
+{
+	const int before = context(b)->chosen;
+
+	context(b)->chosen = replica;
+	return before;
 }
 
 /* A view of rows of `row` elements that start `pitch` elements apart. */
@@ -233,8 +328,12 @@ template <typename P> struct strided_rows {
  * or infinity if it has none.
  */
 template <typename P>
-static __global__ void find_nonfinite_kernel(strided_rows<P> rows, int64_t n, double *parts)
+static __global__ void find_nonfinite_kernel(struct replicas replicas,
+					     const __grid_constant__ strided_rows<P> given_rows,
+					     int64_t n, double *parts)
 {
+	replicas.to_own(parts);
+	const auto &rows = replicas.own(given_rows);
 	const int64_t last = n * (blockIdx.x + 1) / SUM_PARTS;
 	double first = INFINITY;
 
@@ -249,16 +348,34 @@ static __global__ void find_nonfinite_kernel(strided_rows<P> rows, int64_t n, do
 template <typename P>
 static void launch_find_nonfinite(struct cuda_context *g, strided_rows<P> rows, int64_t n)
 {
-	launch_kernel(find_nonfinite_kernel<P>, SUM_PARTS, BLOCK, 0, g->stream, rows, n,
+	launch_kernel(find_nonfinite_kernel<P>, SUM_PARTS, BLOCK, 0, stream_of(g), rows, n,
 		      g->scalar + 1);
 }
 
-static __global__ void min_of_parts_kernel(const double *parts, double *out)
+static __global__ void min_of_parts_kernel(struct replicas replicas, const double *parts,
+					   double *out)
 {
+	replicas.to_own(parts, out);
 	const double smallest = -block_max(-parts[threadIdx.x]);
 
 	if (threadIdx.x == 0)
 		*out = smallest;
+}
+
+/* The smallest result of the chosen replica, or of all. */
+static double smallest_found(const struct backend *b)
+{
+	struct cuda_context *g = context(b);
+	const int chosen = g->chosen, count = chosen < 0 ? replica_count(g->replicas) : 1;
+	double first = INFINITY;
+
+	if (chosen < 0)
+		g->chosen = REPLICAS_EACH;
+	cuda_download(b, g->found, g->scalar, sizeof(*g->found));
+	g->chosen = chosen;
+	for (int r = 0; r < count; r++)
+		first = fmin(first, g->found[r]);
+	return first;
 }
 
 static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, enum dtype type,
@@ -273,17 +390,20 @@ static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, 
 	else
 		launch_find_nonfinite<bfloat16_products>(
 			g, { { device, type == BF16 }, row, pitch }, rows * row);
-	launch_kernel(min_of_parts_kernel, 1, SUM_PARTS, 0, g->stream, parts, g->scalar);
+	launch_kernel(min_of_parts_kernel, 1, SUM_PARTS, 0, stream_of(g), parts, g->scalar);
 	cuda_note(g, cudaPeekAtLastError(), "search for NaN");
-	cuda_download(b, &first, g->scalar, sizeof(first));
+	first = smallest_found(b);
 	return isfinite(first) ? (int64_t)first : -1;
 }
 
 /* ------------------------------------------------- values and weights of a run */
 
-static void cuda_begin_run(const struct backend *b, const struct run *run)
+static void cuda_begin_run(const struct backend *b, const struct run *runs)
 {
-	cuda_upload(b, context(b)->run, run, sizeof(*run));
+	const int chosen = cuda_choose_replica(b, REPLICAS_EACH);
+
+	cuda_upload(b, context(b)->run, runs, sizeof(*runs));
+	cuda_choose_replica(b, chosen);
 }
 
 #define MAX_ROUNDED 120 /* parameters per launch: kernel arguments are limited to 4 KiB */
@@ -335,8 +455,10 @@ static void launch_rounding(const struct backend *b, struct rounding_list *r)
  * conflicts.
  */
 template <typename T>
-static __global__ void transpose_kernel(const float *from, int64_t rows, int64_t columns, T *to)
+static __global__ void transpose_kernel(struct replicas replicas, const float *from, int64_t rows,
+					int64_t columns, T *to)
 {
+	replicas.to_own(from, to);
 	__shared__ float tile[TRANSPOSE_TILE][TRANSPOSE_TILE + 1];
 	const unsigned across = (unsigned)((columns + TRANSPOSE_TILE - 1) / TRANSPOSE_TILE);
 	const int64_t row = (int64_t)(blockIdx.x / across) * TRANSPOSE_TILE,
@@ -403,34 +525,39 @@ static void cuda_copy_params(const struct backend *b, const struct params *p)
 
 /* ----------------------------------------------------------- scalars of tensors */
 
-#define COLLECT_MAX 64 /* pointers per launch */
-
-struct scalar_list {
-	const void *at[COLLECT_MAX];
-};
-
-static __global__ void collect_scalars_kernel(struct scalar_list from, bool is_float, int n,
+template <typename T>
+static __global__ void collect_scalars_kernel(struct replicas replicas, const T *const *from, int n,
 					      double *to)
 {
-	const int i = threadIdx.x;
+	const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
 
-	if (i < n)
-		to[i] = is_float ? (double)*(const float *)from.at[i] : *(const double *)from.at[i];
+	replicas.to_own(from, to);
+	pdl_wait();
+	if (i < n) {
+		const T *at = from[i];
+
+		replicas.to_own(at);
+		to[i] = (double)*at;
+	}
+}
+
+template <typename T>
+static void launch_collect(struct cuda_context *g, const void *const *from, int n, double *to)
+{
+	launch_pdl(g->pdl, collect_scalars_kernel<T>, (unsigned)((n + BLOCK - 1) / BLOCK), BLOCK, 0,
+		   stream_of(g), (const T *const *)from, n, to);
+	cuda_note(g, cudaPeekAtLastError(), "losses");
 }
 
 static void cuda_collect(const struct backend *b, enum dtype type, const void *const *from, int n,
 			 double *to)
 {
-	for (int first = 0; first < n; first += COLLECT_MAX) {
-		const int count = n - first < COLLECT_MAX ? n - first : COLLECT_MAX;
-		struct scalar_list list;
-
-		for (int i = 0; i < count; i++)
-			list.at[i] = from[first + i];
-		launch_kernel(collect_scalars_kernel, 1, COLLECT_MAX, 0, context(b)->stream, list,
-			      type == F32, count, to + first);
-		cuda_note(context(b), cudaPeekAtLastError(), "losses");
-	}
+	if (n == 0)
+		return;
+	if (type == F32)
+		launch_collect<float>(context(b), from, n, to);
+	else
+		launch_collect<double>(context(b), from, n, to);
 }
 
 /* --------------------------------------------------------------------- graphs */
@@ -575,11 +702,32 @@ static void set_up_streams(struct backend *b)
 	b->wait_event = cuda_wait_event;
 }
 
+/* Memory of the context itself: not counted as allocated. */
+static void *own_memory(struct cuda_context *g, size_t bytes, const char *what)
+{
+	void *memory = NULL;
+
+	if (REPLICA_FORM && !g->failed)
+		memory = slabs_alloc(g, bytes);
+	else if (!REPLICA_FORM)
+		cuda_note(g, cudaMalloc(&memory, bytes), what);
+	if (REPLICA_FORM && !memory)
+		cuda_note(g, cudaErrorMemoryAllocation, what);
+	return memory;
+}
+
+/* Slabs are freed as a whole. */
+static void free_own(void *memory)
+{
+	if (!REPLICA_FORM)
+		cudaFree(memory);
+}
+
 static void close_stream(struct cuda_stream *stream)
 {
 	cudaFree(stream->blas_memory);
-	cudaFree(stream->dropout_key);
-	cudaFree(stream->arrivals);
+	free_own(stream->dropout_key);
+	free_own(stream->arrivals);
 	if (stream->stream)
 		cudaStreamDestroy(stream->stream);
 }
@@ -590,12 +738,13 @@ static void open_stream(struct cuda_context *g, struct cuda_stream *stream)
 
 	cuda_note(g, cudaStreamCreateWithFlags(&stream->stream, cudaStreamNonBlocking), "stream");
 	cuda_note(g, cudaMalloc(&stream->blas_memory, BLAS_MEMORY), "memory of products");
-	cuda_note(g, cudaMalloc(&stream->dropout_key, 2 * sizeof(*stream->dropout_key)),
-		  "memory of a run");
-	cuda_note(g, cudaMalloc(&stream->arrivals, counters), "memory of counters");
-	if (!g->failed)
-		cuda_note(g, cudaMemsetAsync(stream->arrivals, 0, counters, stream->stream),
-			  "memory of counters");
+	stream->dropout_key =
+		(uint32_t *)own_memory(g, 2 * sizeof(*stream->dropout_key), "memory of a run");
+	stream->arrivals = (unsigned *)own_memory(g, counters, "memory of counters");
+	if (!g->failed) {
+		g->stream = stream->stream;
+		clear(g, stream->arrivals, counters, "memory of counters");
+	}
 }
 
 /* ------------------------------------------------------------ opening, closing */
@@ -656,8 +805,10 @@ static void cuda_close(struct backend *b)
 	for (int i = 0; i < g->n_events; i++)
 		cudaEventDestroy(g->events[i]);
 	free(g->events);
-	cudaFree(g->scalar);
-	cudaFree(g->run);
+	free_own(g->scalar);
+	free_own(g->run);
+	slabs_free(g);
+	free(g->found);
 	cudaFreeHost(g->staging.memory);
 	for (int i = 0; i < 2; i++)
 		if (g->staging.read[i])
@@ -682,6 +833,20 @@ static void query_device(struct cuda_context *g)
 	g->shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
 }
 
+static enum status open_replicas(struct cuda_context *g, struct error *err)
+{
+	const double each = (double)replica_stride(g->replicas);
+	const int count = replica_count(g->replicas);
+	size_t free_now = 0, total = 0;
+
+	if (slabs_grow(g))
+		return OK;
+	cuda_note(g, cudaMemGetInfo(&free_now, &total), "free memory");
+	return fail(err,
+		    "%d replicas of %.0f bytes need %.0f bytes of the GPU, of which %.0f are free",
+		    count, each, each * count, (double)free_now);
+}
+
 static enum status open_device(struct cuda_context *g, int streams, struct error *err)
 {
 	int count = 0;
@@ -694,14 +859,19 @@ static enum status open_device(struct cuda_context *g, int streams, struct error
 		return fail(err, "there is no GPU number %d: this machine has %d", g->device,
 			    count);
 	cuda_note(g, cudaSetDevice(g->device), "choosing the GPU");
+	g->found = (double *)calloc((size_t)replica_count(g->replicas), sizeof(*g->found));
+	if (!g->found)
+		return fail_memory(err, "GPU", sizeof(*g->found));
+	if (REPLICA_FORM && !g->failed && open_replicas(g, err) != OK)
+		return FAIL;
 	for (int i = 0; i < streams && !g->failed; i++)
 		open_stream(g, &g->streams[i]);
 	if (!g->failed)
 		cuda_note_blas(g, cublasCreate(&g->blas), "cuBLAS");
 	if (!g->failed)
 		set_stream(g, 0);
-	cuda_note(g, cudaMalloc(&g->scalar, (1 + UPDATE_PARTS) * sizeof(double)), "memory of sums");
-	cuda_note(g, cudaMalloc(&g->run, sizeof(*g->run)), "memory of a run");
+	g->scalar = (double *)own_memory(g, (1 + UPDATE_PARTS) * sizeof(double), "memory of sums");
+	g->run = (struct run *)own_memory(g, sizeof(*g->run), "memory of a run");
 	cuda_note(g, cudaMallocHost(&g->staging.memory, 2 * STAGING_HALF), "memory of uploads");
 	for (int i = 0; i < 2; i++)
 		cuda_note(g, cudaEventCreateWithFlags(&g->staging.read[i], cudaEventDisableTiming),
@@ -714,8 +884,9 @@ static enum status open_device(struct cuda_context *g, int streams, struct error
 	return FAIL;
 }
 
+/* `replicas` and their bytes: core/backend/open.h.  The ordinary library knows none. */
 extern "C" enum status cuda_backend_open(struct backend *b, enum precision precision, int device,
-					 struct error *err)
+					 int replicas, size_t replica_bytes, struct error *err)
 {
 	struct cuda_context *g = (struct cuda_context *)calloc(1, sizeof(*g));
 
@@ -723,6 +894,8 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	if (!g)
 		return fail_memory(err, "GPU", sizeof(*g));
 	g->device = device;
+	g->replicas = replicas_of(replicas, (replica_bytes + 255) / 256 * 256);
+	g->chosen = REPLICAS_ALL;
 	b->name = "cuda";
 	b->precision = precision;
 	b->threads = 1;
@@ -735,6 +908,10 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->upload = cuda_upload;
 	b->download = cuda_download;
 	b->zero = cuda_zero;
+	if (REPLICA_FORM) {
+		b->replicas = replicas;
+		b->choose_replica = cuda_choose_replica;
+	}
 	b->find_nonfinite = cuda_find_nonfinite;
 	b->begin_run = cuda_begin_run;
 	b->copy_params = cuda_copy_params;

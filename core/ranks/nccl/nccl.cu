@@ -46,7 +46,7 @@ static enum status check_cuda(cudaError_t error, const char *what, struct error 
 	return fail(err, "NCCL: %s: %s", what, cudaGetErrorString(error));
 }
 
-/* The first piece of a group: it waits for the kernels that were asked for before. */
+/* The first piece of a group: it waits for the kernels that were issued before. */
 static enum status begin_group(struct nccl *n, struct error *err)
 {
 	if (n->announcing)

@@ -7,7 +7,10 @@
  *     dQ = scale dS K          dK = scale dS' Q       dV = (P kept)' dO
  *     dkey_bias_j = sum_i dS_ij
  *
- * and for the band, with dC = band dS inside it and 0 outside:
+ *     dbias_hd = sum_{i - j = d} dS_ij, of the distances
+ *
+ * where a cap of the scores multiplies dS by its slope, and for the band, with dC = band dS inside
+ * it and 0 outside:
  *
  *     dq_j += scale sum_i dC_ij k_i    dk_i += scale sum_j dC_ij q_j
  *     dband = sum_ij dS_ij cross_ij
@@ -17,8 +20,10 @@
  */
 #include "core/backend/cpu/one_query.h"
 
-enum { Q, K, V, KEY_BIAS, BAND, RECENT };
+enum { Q, K, V, KEY_BIAS, BAND, RECENT, DISTANCE_BIAS };
 enum { O, LSE, LOST, ROUTE_INDEX, ROUTE_WEIGHT };
+
+static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT, DISTANCE_BIAS };
 
 /* --------------------------------------------------------------- dropout */
 
@@ -47,10 +52,10 @@ static struct dropout_mask dropout_mask_of(const struct call *c)
 static void mask_row(const struct dropout_mask *k, const struct scores *s, const struct tile *t,
 		     int64_t i, real *kept)
 {
-	uint64_t first = (uint64_t)(((t->b * s->H + t->h) * s->T + i) * s->T);
+	uint64_t first = (uint64_t)(((t->b * s->H + t->h) * s->T + i) * s->T + t->from);
 	uint32_t word[4];
 
-	for (int64_t j = 0; j <= i; j++) {
+	for (int64_t j = 0; j <= i - t->from; j++) {
 		uint64_t index = first + (uint64_t)j;
 
 		if (j == 0 || index % 4 == 0)
@@ -147,7 +152,7 @@ static void forward_tile(const struct call *c, const struct scores *s, const str
 	const struct heads vl = heads_of(c->node->in[V], s->H);
 	const struct heads ol = heads_of(c->node->out[O], s->H);
 	struct tile *t = &f->tile;
-	const real *v = (const real *)c->in[V] + head_offset(&vl, t->b, t->h, 0);
+	const real *v = (const real *)c->in[V] + head_offset(&vl, t->b, t->h, t->from);
 	real *o = (real *)c->out[O] + head_offset(&ol, t->b, t->h, t->first);
 	real *lse = (real *)c->out[LSE] + (t->b * s->H + t->h) * s->T + t->first;
 	real norm[MAX_BLOCK];
@@ -164,15 +169,15 @@ static void forward_tile(const struct call *c, const struct scores *s, const str
 			route_join(&a->route, f->route + r * t->pitch, row, n,
 				   norm[r] * route_share(&a->route, s->H));
 		if (mask->factor > 0) {
-			mask_row(mask, s, t, n - 1, kept);
+			mask_row(mask, s, t, t->first + r, kept);
 #pragma omp simd
 			for (int64_t j = 0; j < n; j++)
 				row[j] *= kept[j];
 		}
 		row_clear(row, n, t->keys);
 	}
-	product(&t->by, packed_head(&p->v_channels, t->b, t->h), false, false, t->rows, vl.width,
-		t->keys, 1, t->score, t->pitch, v, vl.pitch, 0, o, ol.pitch);
+	product(&t->by, tile_panel(t, &p->v_channels), false, false, t->rows, vl.width, t->keys, 1,
+		t->score, t->pitch, v, vl.pitch, 0, o, ol.pitch);
 	for (int64_t r = 0; r < t->rows; r++)
 		for (int64_t d = 0; d < ol.width; d++)
 			o[r * ol.pitch + d] *= norm[r];
@@ -216,6 +221,7 @@ static void forward_tiles(const struct call *c, const struct scores *scores)
 	take_forward(&size, c->node);
 	panels = panels_of(c, size.used, PASS_FORWARD);
 	s.k_tokens = panels.k_tokens;
+	s.skips = true;
 #pragma omp parallel
 	{
 		struct space m = space_of(c, size.used, omp_get_thread_num());
@@ -334,7 +340,7 @@ static bool is_single(const struct node *n)
 
 static void forward(const struct call *c)
 {
-	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND, RECENT);
+	const struct scores s = scores_of(c, c->node->attr, INPUTS);
 
 	if (is_single(c->node))
 		forward_single(c, &s);
@@ -444,8 +450,10 @@ struct backward {
 
 struct backward_buffers {
 	struct tile tile;
-	real *kept, *dscore; /* [pitch], [rows, pitch] */
+	real *kept, *score; /* [pitch] */
+	real *dscore;	    /* [rows, pitch] */
 	double *dband;
+	real *ddistance; /* [H,T] */
 	struct shared dk, dv, dbias;
 	int64_t first, last; /* units of the thread */
 };
@@ -457,12 +465,25 @@ static struct backward_buffers take_backward(struct space *m, const struct node 
 	struct backward_buffers f = { .tile = tile_take(m, T, T, widest(n), a->band_window >= 0) };
 
 	f.kept = space_take(m, f.tile.pitch);
+	f.score = space_take(m, f.tile.pitch);
 	f.dscore = space_take(m, block_rows(T) * f.tile.pitch);
 	f.dband = (double *)space_take(m, sizeof(double) / sizeof(real));
+	f.ddistance = n->in[DISTANCE_BIAS] ? space_take(m, n->in[Q]->dim[2] * T) : NULL;
 	f.dk = take_shared(m, n, K);
 	f.dv = take_shared(m, n, V);
 	f.dbias = take_shared(m, n, KEY_BIAS);
 	return f;
+}
+
+/* dS *= cap'(s), from the capped scores. */
+static void cap_row(const struct scores *s, const real *restrict score, real *restrict ds,
+		    int64_t n)
+{
+	const real inverse = s->inverse_softcap;
+
+#pragma omp simd
+	for (int64_t j = 0; j < n; j++)
+		ds[j] *= score_cap_slope(score[j], inverse);
 }
 
 /* From row r of score and dP to P kept and dS. */
@@ -470,26 +491,30 @@ static void backward_row(const struct backward *w, struct backward_buffers *f, i
 {
 	const struct tile *t = &f->tile;
 	const struct heads *ol = &w->o_layout;
-	const int64_t i = t->first + r, at = head_offset(ol, t->b, t->h, i);
+	const int64_t i = t->first + r, n = row_keys(t, &w->s, r);
+	const int64_t at = head_offset(ol, t->b, t->h, i);
 	const real *o = w->o + at, *d_o = w->d_o + at;
 	const real lse = w->lse[(t->b * w->s.H + t->h) * w->s.T + i];
+	const bool capped = w->s.softcap > 0;
 	real *restrict p = tile_row(t, &w->s, r), *restrict ds = f->dscore + r * t->pitch;
-	real *restrict kept = f->kept;
+	real *restrict kept = f->kept, *restrict score = f->score;
 	real delta = 0;
 
 #pragma omp simd reduction(+ : delta)
 	for (int64_t d = 0; d < ol->width; d++)
 		delta += d_o[d] * o[d];
+	if (capped)
+		memcpy(score, p, (size_t)n * sizeof(real));
 	if (w->mask.factor > 0) {
-		row_exp(p, i + 1, lse);
+		row_exp(p, n, lse);
 		mask_row(&w->mask, &w->s, t, i, kept);
 #pragma omp simd
-		for (int64_t j = 0; j <= i; j++) {
+		for (int64_t j = 0; j < n; j++) {
 			ds[j] = p[j] * (ds[j] * kept[j] - delta);
 			p[j] *= kept[j];
 		}
 	} else {
-		for (int64_t j = 0; j <= i; j += LANES)
+		for (int64_t j = 0; j < n; j += LANES)
 #pragma omp simd
 			for (int l = 0; l < LANES; l++) {
 				real pj = fast_exp(p[j + l] - lse);
@@ -498,8 +523,26 @@ static void backward_row(const struct backward *w, struct backward_buffers *f, i
 				ds[j + l] = pj * (ds[j + l] - delta);
 			}
 	}
-	row_clear(p, i + 1, t->keys);
-	row_clear(ds, i + 1, t->keys);
+	if (capped)
+		cap_row(&w->s, score, ds, n);
+	row_clear(p, n, t->keys);
+	row_clear(ds, n, t->keys);
+}
+
+/* ddistance[i - j] += dS_ij */
+static void backward_distances(struct backward_buffers *f, const struct scores *s)
+{
+	const struct tile *t = &f->tile;
+	real *restrict sum = f->ddistance + t->h * s->T;
+
+	for (int64_t r = 0; r < t->rows; r++) {
+		const real *restrict ds = f->dscore + r * t->pitch;
+		const int64_t n = row_keys(t, s, r);
+
+#pragma omp simd
+		for (int64_t d = 0; d < n; d++)
+			sum[d] += ds[n - 1 - d];
+	}
 }
 
 /* score_ij = .. + band cross_ij, cross_ij = scale q_j.k_i: cross becomes dS inside the band. */
@@ -508,18 +551,18 @@ static void backward_band(const struct backward *w, struct backward_buffers *f, 
 	const struct scores *s = &w->s;
 	const struct heads *ql = &s->q_layout, *kl = &s->k_layout;
 	struct tile *t = &f->tile;
-	const int64_t from = t->cross_first, near = t->keys - from;
+	const int64_t from = t->cross_first, near = t->keys - from, key = t->from + from;
 	const real factor = s->band * (real)s->attr->scale;
 	double dband = 0;
 
 	for (int64_t r = 0; r < t->rows; r++) {
-		const int64_t i = t->first + r;
+		const int64_t n = row_keys(t, s, r), start = band_start(t, s, t->first + r);
 		const real *ds = f->dscore + r * t->pitch;
 		real *cross = t->cross + r * t->pitch;
 
-		row_clear(cross, from, band_start(s, i));
-		row_clear(cross, i + 1, t->keys);
-		for (int64_t j = band_start(s, i); j <= i; j++) {
+		row_clear(cross, from, start);
+		row_clear(cross, n, t->keys);
+		for (int64_t j = start; j < n; j++) {
 			dband += (double)ds[j] * (double)cross[j];
 			cross[j] = ds[j];
 		}
@@ -528,10 +571,10 @@ static void backward_band(const struct backward *w, struct backward_buffers *f, 
 	if (dq)
 		product(&t->by, NOT_PACKED, true, false, near, ql->width, t->rows, factor,
 			t->cross + from, t->pitch, s->k + head_offset(kl, t->b, t->h, t->first),
-			kl->pitch, 1, dq + head_offset(ql, t->b, t->h, from), ql->pitch);
+			kl->pitch, 1, dq + head_offset(ql, t->b, t->h, key), ql->pitch);
 	if (dk)
 		product(&t->by, NOT_PACKED, false, false, t->rows, kl->width, near, factor,
-			t->cross + from, t->pitch, s->q + head_offset(ql, t->b, t->h, from),
+			t->cross + from, t->pitch, s->q + head_offset(ql, t->b, t->h, key),
 			ql->pitch, 1, dk + t->first * kl->width, kl->width);
 }
 
@@ -548,26 +591,28 @@ static void backward_tile(const struct backward *w, struct backward_buffers *f, 
 	real *dq = w->c->din[Q], *dscore = f->dscore;
 
 	tile_products(t, s);
-	product(&t->by, packed_head(&w->panels.v_tokens, t->b, t->h), false, true, t->rows, t->keys,
-		vl->width, 1, d_o, ol->pitch, w->v + head_offset(vl, t->b, t->h, 0), vl->pitch, 0,
-		dscore, t->pitch);
+	product(&t->by, tile_panel(t, &w->panels.v_tokens), false, true, t->rows, t->keys,
+		vl->width, 1, d_o, ol->pitch, w->v + head_offset(vl, t->b, t->h, t->from),
+		vl->pitch, 0, dscore, t->pitch);
 	for (int64_t r = 0; r < t->rows; r++)
 		backward_row(w, f, r);
 	if (dv)
 		product(&t->by, NOT_PACKED, true, false, t->keys, vl->width, t->rows, 1, t->score,
-			t->pitch, d_o, ol->pitch, 1, dv, vl->width);
+			t->pitch, d_o, ol->pitch, 1, dv + t->from * vl->width, vl->width);
 	if (dq)
-		product(&t->by, packed_head(&w->panels.k_channels, t->b, t->h), false, false,
-			t->rows, ql->width, t->keys, scale, dscore, t->pitch,
-			s->k + head_offset(kl, t->b, t->h, 0), kl->pitch, call_adds(w->c, Q),
+		product(&t->by, tile_panel(t, &w->panels.k_channels), false, false, t->rows,
+			ql->width, t->keys, scale, dscore, t->pitch,
+			s->k + head_offset(kl, t->b, t->h, t->from), kl->pitch, call_adds(w->c, Q),
 			dq + q_at, ql->pitch);
 	if (dk)
 		product(&t->by, NOT_PACKED, true, false, t->keys, kl->width, t->rows, scale, dscore,
-			t->pitch, s->q + q_at, ql->pitch, 1, dk, kl->width);
+			t->pitch, s->q + q_at, ql->pitch, 1, dk + t->from * kl->width, kl->width);
 	if (dbias)
 		for (int64_t r = 0; r < t->rows; r++)
 			for (int64_t j = 0; j < t->keys; j++)
-				dbias[j] += dscore[r * t->pitch + j];
+				dbias[t->from + j] += dscore[r * t->pitch + j];
+	if (f->ddistance)
+		backward_distances(f, s);
 	if (s->attr->band_window >= 0)
 		backward_band(w, f, dq, dk);
 }
@@ -632,6 +677,28 @@ static struct backward_buffers open_backward(const struct backward *w, int64_t s
 	return f;
 }
 
+/* The threads share the elements; each adds what all threads have summed, in their order. */
+static void put_distances(const struct backward *w, int64_t size)
+{
+	const struct call *c = w->c;
+	const int64_t n = w->s.H * w->s.T;
+	real *d = c->din[DISTANCE_BIAS];
+	int64_t first, last;
+
+	if (!d)
+		return;
+	thread_share(n, &first, &last);
+	if (!call_adds(c, DISTANCE_BIAS))
+		row_clear(d, first, last);
+	for (int thread = 0; thread < omp_get_num_threads(); thread++) {
+		struct space m = space_of(c, size, thread);
+		const real *sum = take_backward(&m, c->node).ddistance;
+
+		for (int64_t i = first; i < last; i++)
+			d[i] += sum[i];
+	}
+}
+
 static void backward_thread(const struct backward *w, int64_t size)
 {
 	const struct call *c = w->c;
@@ -641,6 +708,8 @@ static void backward_thread(const struct backward *w, int64_t size)
 
 	fill_panels(&w->panels, c, &by);
 	*f.dband = 0;
+	if (f.ddistance)
+		row_clear(f.ddistance, 0, w->s.H * w->s.T);
 	for (int64_t unit = f.first; unit < f.last; unit++)
 		backward_unit(w, &f, unit);
 #pragma omp barrier
@@ -651,6 +720,7 @@ static void backward_thread(const struct backward *w, int64_t size)
 		shared_carry(&f.dbias, f.first, f.last);
 		dband += *f.dband;
 	}
+	put_distances(w, size);
 	if (c->din[BAND] && omp_get_thread_num() == 0) {
 		real *d = c->din[BAND];
 
@@ -664,7 +734,7 @@ static void backward(const struct call *c)
 	struct space size = { 0 };
 	struct backward w = {
 		.c = c,
-		.s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND, RECENT),
+		.s = scores_of(c, c->node->attr, INPUTS),
 		.mask = dropout_mask_of(c),
 		.v_layout = heads_of(c->node->in[V], H),
 		.o_layout = heads_of(c->node->out[O], H),
@@ -678,6 +748,7 @@ static void backward(const struct call *c)
 	take_backward(&size, c->node);
 	w.panels = panels_of(c, size.used, PASS_BACKWARD);
 	w.s.k_tokens = w.panels.k_tokens;
+	w.s.skips = true;
 #pragma omp parallel
 	backward_thread(&w, size.used);
 }

@@ -4,7 +4,9 @@
  */
 #include "core/backend/cpu/scores.h"
 
-enum { Q, K, LSE, KEY_BIAS, BAND, QUERY_BIAS };
+enum { Q, K, LSE, KEY_BIAS, BAND, QUERY_BIAS, DISTANCE_BIAS };
+
+static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, -1, DISTANCE_BIAS };
 
 /* Number, means, sums of squared deviations and of their products of pairs (a, b). */
 struct moments {
@@ -91,7 +93,9 @@ static struct moments reciprocal_row(const struct buffers *f, int64_t r, int64_t
 	return m;
 }
 
-/* -sum p log p of n scores, which become the probabilities p. */
+#define LOG_OF_NOTHING ((real)-1e4) /* its exponential is 0, and so is their product */
+
+/* -sum p log p of n scores, which become the probabilities p; -infinity: a key is not seen. */
 static double entropy_row(real *row, int64_t n, real lse)
 {
 	double sum = 0;
@@ -100,7 +104,7 @@ static double entropy_row(real *row, int64_t n, real lse)
 		real l = row[j] - lse;
 
 		row[j] = fast_exp(l);
-		sum -= (double)row[j] * (double)l;
+		sum -= (double)row[j] * (double)larger(l, LOG_OF_NOTHING);
 	}
 	return sum;
 }
@@ -241,7 +245,7 @@ static void join_threads(const struct call *c, const struct scores *s, int64_t s
 static void forward(const struct call *c)
 {
 	const struct probe_attr *a = c->node->attr;
-	struct scores s = scores_of(c, &a->attention, Q, K, KEY_BIAS, BAND, -1);
+	struct scores s = scores_of(c, &a->attention, INPUTS);
 	struct space size = { 0 };
 	int threads = 1;
 

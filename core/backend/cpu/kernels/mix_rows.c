@@ -7,7 +7,9 @@
 #include "core/backend/cpu/gemv.h"
 #include "core/backend/cpu/one_query.h"
 
-enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT };
+enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT, DISTANCE_BIAS };
+
+static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT, DISTANCE_BIAS };
 
 struct buffers {
 	struct tile tile;
@@ -152,7 +154,7 @@ static void forward_single(const struct call *c, const struct scores *s)
 
 static void forward(const struct call *c)
 {
-	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND, RECENT);
+	const struct scores s = scores_of(c, c->node->attr, INPUTS);
 
 	if (s.T == 1)
 		forward_single(c, &s);
@@ -181,7 +183,7 @@ static void spread(const struct call *c, const struct scores *s, const struct bu
  */
 static void backward(const struct call *c)
 {
-	const struct scores s = scores_of(c, c->node->attr, Q, K, KEY_BIAS, BAND, RECENT);
+	const struct scores s = scores_of(c, c->node->attr, INPUTS);
 	const int64_t blocks = block_count(s.T), F = c->node->in[X]->dim[2];
 	struct space size = { 0 };
 

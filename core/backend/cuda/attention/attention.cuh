@@ -10,7 +10,7 @@
 #include "core/backend/cuda/primitives/dropout_key.cuh"
 #include "core/backend/cuda/attention/scores.cuh"
 
-enum { Q, K, V, KEY_BIAS, BAND, RECENT };
+enum { Q, K, V, KEY_BIAS, BAND, RECENT, DISTANCE_BIAS };
 enum { O, LSE, LOST, ROUTE_INDEX, ROUTE_WEIGHT };
 
 /* --------------------------------------------------------------- dropout */

@@ -57,14 +57,23 @@ static __device__ __forceinline__ void finish_dp(const Resident &resident, int r
  */
 template <typename Traits>
 static __device__ __forceinline__ void
-compute_ds(const params_of<Traits> &p, typename Traits::real scale_log2, int head, int i0, int j0,
+compute_ds(const params_of<Traits> &p, const score_terms_of<Traits> &t, int head, int i0, int j0,
 	   const typename Traits::row_scalars &lse_log2, const typename Traits::row_scalars &delta,
 	   typename Traits::score_acc &dp, typename Traits::score_acc &s)
 {
 	typedef typename Traits::real real;
+	const real scale_log2 = scale_log2_of<Traits>(t);
 
 	if (Traits::HAS_TERMS && p.dropout.factor != 0)
 		apply_dropout<Traits>(p, head, i0, j0, dp);
+	if (Traits::HAS_TERMS && t.softcap > 0) {
+		each_number(s, [&](real &x, int m, int n, int e, int, int) {
+			x = softmax_exp2<Traits>(x - lse_log2[m][e / 2]) *
+			    (dp[m][n][e] - delta[m][e / 2]) *
+			    formulas<typename Traits::P>::score_cap_slope(x, t.inverse_softcap);
+		});
+		return;
+	}
 	each_number(s, [&](real &x, int m, int n, int e, int, int) {
 		x = softmax_exp2<Traits>(x * scale_log2 - lse_log2[m][e / 2]) *
 		    (dp[m][n][e] - delta[m][e / 2]);
@@ -191,10 +200,14 @@ read_row_scalars(const typename Traits::real *scalars, int row,
 template <typename Traits, bool IN_BAND>
 static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
 	flash_backward_dq_kernel(
-		const __grid_constant__ params_of<Traits> p,
-		const __grid_constant__ gmem_output<typename Traits::P> out, double *dband,
-		const __grid_constant__ backward_preprocess<typename Traits::P> rows)
+		struct replicas replicas, const __grid_constant__ params_of<Traits> given_p,
+		const __grid_constant__ gmem_output<typename Traits::P> given_out, double *dband,
+		const __grid_constant__ backward_preprocess<typename Traits::P> given_rows)
 {
+	replicas.to_own(dband);
+	const auto &p = replicas.own(given_p);
+	const auto &out = replicas.own(given_out);
+	const auto &rows = replicas.own(given_rows);
 	typedef typename Traits::real real;
 	typedef smem_layout<Traits, true> Smem;
 
@@ -232,7 +245,7 @@ static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER
 	}
 	for (int step = loop.begin; step < loop.end; step++) {
 		const typename Smem::stage_tiles stage(Smem::stage(start, step));
-		const int i0 = loop.position + row, j0 = step * Traits::BLOCK_N;
+		const int i0 = loop.position + row, j0 = loop.first_key(step);
 		const auto prefetch_next = [&] {
 			if (step + 1 < loop.end)
 				load_key_tile<Traits, Smem>(p, loop, keys, start, step + 1);
@@ -247,11 +260,10 @@ static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER
 		query_scores<Traits, Smem>(p, loop, t, resident, stage, Smem::scalars(shared, step),
 					   step, s, cross);
 		finish_dp<Traits>(resident, row, stage, dp);
-		compute_ds<Traits>(p, scale_log2_of<Traits>(t), loop.head, i0, j0, lse_log2, delta,
-				   dp, s);
+		compute_ds<Traits>(p, t, loop.head, i0, j0, lse_log2, delta, dp, s);
 		if constexpr (IN_BAND) {
 			each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
-				x = i0 + r - j0 - c <= t.window ? x : 0;
+				x = i0 + r - j0 - c <= t.band_window ? x : 0;
 				dband_sum += x * cross[m][n][e];
 			});
 			product_nn(d, s, stage.cross);
@@ -271,11 +283,6 @@ static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER
 			dband[blockIdx.x] = sum * (double)p.scale;
 	}
 }
-
-/* Two elements that one load instruction reads. */
-template <typename R> struct alignas(2 * sizeof(R)) aligned_pair {
-	R x, y;
-};
 
 /*
  * Loads the stored dS of the warp's queries and one key tile. Only visible entries (j <= i) are
@@ -334,9 +341,12 @@ template <typename Traits> struct stored_ds_smem {
  */
 template <typename Traits>
 static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
-	flash_backward_dq_stored_kernel(const __grid_constant__ params_of<Traits> p,
-					const __grid_constant__ gmem_output<typename Traits::P> out)
+	flash_backward_dq_stored_kernel(
+		struct replicas replicas, const __grid_constant__ params_of<Traits> given_p,
+		const __grid_constant__ gmem_output<typename Traits::P> given_out)
 {
+	const auto &p = replicas.own(given_p);
+	const auto &out = replicas.own(given_out);
 	typedef stored_ds_smem<Traits> Smem;
 
 	pdl_wait();
@@ -387,18 +397,21 @@ template <typename Traits> struct key_block_loop {
 		first = order.tile * Traits::BLOCK_M;
 		begin = first / Traits::BLOCK_N;
 		end = (p.T + Traits::BLOCK_N - 1) / Traits::BLOCK_N;
+		if (p.window > 0 && first >= p.sinks)
+			end = end_within(p.window - 1);
+	}
+	/* End of the query tiles that are at most `reach` tokens behind the keys. */
+	__device__ int end_within(int reach) const
+	{
+		const int64_t last =
+			((int64_t)first + Traits::BLOCK_M - 1 + reach) / Traits::BLOCK_N;
+
+		return last + 1 < end ? (int)last + 1 : end;
 	}
 	__device__ bool in_band(const params_of<Traits> &p, int step) const
 	{
 		return Traits::HAS_BAND && p.band_window >= 0 &&
 		       step * Traits::BLOCK_N <= first + Traits::BLOCK_M - 1 + p.band_window;
-	}
-	__device__ int band_end(const params_of<Traits> &p) const
-	{
-		const int64_t last =
-			((int64_t)first + Traits::BLOCK_M - 1 + p.band_window) / Traits::BLOCK_N;
-
-		return last + 1 < end ? (int)last + 1 : end;
 	}
 };
 
@@ -442,9 +455,8 @@ key_probabilities(const params_of<Traits> &p, const key_block_loop<Traits> &loop
 	if constexpr (Traits::HAS_BAND)
 		if (in_band)
 			product_nt(cross, resident.cross, row, queries.cross);
-	apply_score_terms<Traits>(
-		t, in_band, cross, [&](int m, int e, int) { return bias[m][e / 2]; },
-		[=](int r, int c) { return i0 + c - j0 - r; }, s);
+	apply_score_terms<Traits, false>(
+		t, in_band, cross, [&](int m, int e, int) { return bias[m][e / 2]; }, i0 - j0, s);
 	each_number(s, [&](real &x, int, int, int, int, int c) {
 		x = softmax_exp2<Traits>(x * scale_log2_of<Traits>(t) - lse_log2[c]);
 	});
@@ -452,6 +464,11 @@ key_probabilities(const params_of<Traits> &p, const key_block_loop<Traits> &loop
 		each_number(s, [&](real &x, int, int, int, int r, int c) {
 			x = j0 + r <= i0 + c ? x : 0;
 		});
+	if constexpr (Traits::HAS_TERMS)
+		if (t.hides(i0 + Traits::BLOCK_N - 1, j0))
+			each_number(s, [&](real &x, int, int, int, int r, int c) {
+				x = t.sees(i0 + c, j0 + r) ? x : 0;
+			});
 }
 
 /* Loads the bias of the thread's keys. */
@@ -479,18 +496,36 @@ template <typename Traits> struct dkdv_accumulators {
 	typename Traits::row_scalars dbias;
 };
 
+/* ds *= cap'(score). The score follows from P; where P is 0, so is dS. Keys are rows. */
+template <typename Traits>
+static __device__ __forceinline__ void
+apply_cap_slope(const score_terms_of<Traits> &t, const typename Traits::real *lse_log2,
+		const typename Traits::score_acc &probabilities, typename Traits::score_acc &ds)
+{
+	typedef typename Traits::real real;
+
+	if (!Traits::HAS_TERMS || !(t.softcap > 0))
+		return;
+	each_number(ds, [&](real &x, int m, int n, int e, int, int c) {
+		x *= formulas<typename Traits::P>::score_cap_slope(
+			log2(probabilities[m][n][e]) + lse_log2[c], t.inverse_softcap);
+	});
+}
+
 /*
  * dp becomes dS^T, s becomes (P * dropout)^T, and dS is added to dbias. Keys are rows, queries are
  * columns.
  */
 template <typename Traits>
 static __device__ __forceinline__ void
-compute_ds_of_keys(const params_of<Traits> &p, const key_block_loop<Traits> &loop, int row,
-		   int step, const typename Traits::real *delta, bool needs_dbias,
+compute_ds_of_keys(const params_of<Traits> &p, const key_block_loop<Traits> &loop,
+		   const score_terms_of<Traits> &t, int row, int step,
+		   const typename Traits::real *lse_log2, bool needs_dbias,
 		   typename Traits::score_acc &s, typename Traits::score_acc &dp,
 		   dkdv_accumulators<Traits> &sums)
 {
 	typedef typename Traits::real real;
+	const typename Traits::real *delta = lse_log2 + Traits::BLOCK_N;
 	const int j0 = loop.first + row, i0 = step * Traits::BLOCK_N;
 
 	if (Traits::HAS_TERMS && p.dropout.factor != 0) {
@@ -500,12 +535,14 @@ compute_ds_of_keys(const params_of<Traits> &p, const key_block_loop<Traits> &loo
 
 		each_number(dp, [&](real &x, int m, int n, int e, int, int c) {
 			x = s[m][n][e] * (x * k.at(m, n, e) - delta[c]);
-			s[m][n][e] *= k.at(m, n, e);
 		});
+		apply_cap_slope<Traits>(t, lse_log2, s, dp);
+		each_number(s, [&](real &x, int m, int n, int e, int, int) { x *= k.at(m, n, e); });
 	} else {
 		each_number(dp, [&](real &x, int m, int n, int e, int, int c) {
 			x = s[m][n][e] * (x - delta[c]);
 		});
+		apply_cap_slope<Traits>(t, lse_log2, s, dp);
 	}
 	if (Traits::HAS_BIAS && needs_dbias)
 		each_number(dp, [&](real &x, int m, int, int e, int, int) {
@@ -519,23 +556,26 @@ compute_ds_of_keys(const params_of<Traits> &p, const key_block_loop<Traits> &loo
  */
 template <typename Traits, typename Stage>
 static __device__ __forceinline__ void
-accumulate_dkdv_wgmma(const params_of<Traits> &p, const key_block_loop<Traits> &loop, int row,
-		      int step, const Stage &queries, const typename Traits::real *delta,
-		      bool needs_dbias, typename Traits::score_acc &s,
-		      typename Traits::score_acc &dp, dkdv_accumulators<Traits> &sums)
+accumulate_dkdv_wgmma(const params_of<Traits> &p, const key_block_loop<Traits> &loop,
+		      const score_terms_of<Traits> &t, int row, int step, const Stage &queries,
+		      const typename Traits::real *lse_log2, bool needs_dbias,
+		      typename Traits::score_acc &s, typename Traits::score_acc &dp,
+		      dkdv_accumulators<Traits> &sums)
 {
 	uint32_t p_rounded[Traits::N_TILES / 2][4], ds_rounded[Traits::N_TILES / 2][4];
 
 	if constexpr (Traits::HAS_TERMS) {
 		wgmma_wait<0>(dp);
-		compute_ds_of_keys<Traits>(p, loop, row, step, delta, needs_dbias, s, dp, sums);
+		compute_ds_of_keys<Traits>(p, loop, t, row, step, lse_log2, needs_dbias, s, dp,
+					   sums);
 		round_fragments<Traits::N_TILES>(p_rounded, s);
 		begin_product_nn<Traits::N_TILES>(sums.dv, p_rounded, queries.value);
 	} else {
 		round_fragments<Traits::N_TILES>(p_rounded, s);
 		begin_product_nn<Traits::N_TILES>(sums.dv, p_rounded, queries.value);
 		wgmma_wait<1>(dp);
-		compute_ds_of_keys<Traits>(p, loop, row, step, delta, needs_dbias, s, dp, sums);
+		compute_ds_of_keys<Traits>(p, loop, t, row, step, lse_log2, needs_dbias, s, dp,
+					   sums);
 	}
 	round_fragments<Traits::N_TILES>(ds_rounded, dp);
 	begin_product_nn<Traits::N_TILES>(sums.dk, ds_rounded, queries.score);
@@ -571,15 +611,15 @@ accumulate_dkdv(const params_of<Traits> &p, const key_block_loop<Traits> &loop,
 	begin_s_and_dp<Traits>(resident, row, queries, prefetch_next, s, dp);
 	key_probabilities<Traits, Smem>(p, loop, t, resident, queries, lse_log2, bias, step, s);
 	if constexpr (Traits::WGMMA) {
-		accumulate_dkdv_wgmma<Traits>(p, loop, row, step, queries,
-					      lse_log2 + Traits::BLOCK_N, needs_dbias, s, dp, sums);
+		accumulate_dkdv_wgmma<Traits>(p, loop, t, row, step, queries, lse_log2, needs_dbias,
+					      s, dp, sums);
 	} else {
 		finish_dp<Traits>(resident, row, queries, dp);
-		compute_ds_of_keys<Traits>(p, loop, row, step, lse_log2 + Traits::BLOCK_N,
-					   needs_dbias, s, dp, sums);
+		compute_ds_of_keys<Traits>(p, loop, t, row, step, lse_log2, needs_dbias, s, dp,
+					   sums);
 		if constexpr (IN_BAND) {
 			each_number(dp, [&](real &x, int, int, int, int r, int c) {
-				x = i0 + c - j0 - r <= t.window ? x : 0;
+				x = i0 + c - j0 - r <= t.band_window ? x : 0;
 			});
 			product_nn(sums.dk, dp, queries.cross);
 		} else {
@@ -620,11 +660,16 @@ static __device__ void store_dbias(const params_of<Traits> &p, const key_block_l
  */
 template <typename Traits, bool IN_BAND>
 static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
-	flash_backward_dkdv_kernel(const __grid_constant__ params_of<Traits> p,
-				   const __grid_constant__ gmem_output<typename Traits::P> dk,
-				   const __grid_constant__ gmem_output<typename Traits::P> dv,
+	flash_backward_dkdv_kernel(struct replicas replicas,
+				   const __grid_constant__ params_of<Traits> given_p,
+				   const __grid_constant__ gmem_output<typename Traits::P> given_dk,
+				   const __grid_constant__ gmem_output<typename Traits::P> given_dv,
 				   typename Traits::real *dbias)
 {
+	replicas.to_own(dbias);
+	const auto &p = replicas.own(given_p);
+	const auto &dk = replicas.own(given_dk);
+	const auto &dv = replicas.own(given_dv);
 	typedef typename Traits::real real;
 	typedef smem_layout<Traits, true> Smem;
 
@@ -642,7 +687,7 @@ static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER
 		return;
 	clear(sums.dk);
 	if (IN_BAND)
-		loop.end = loop.band_end(p);
+		loop.end = loop.end_within(p.band_window);
 	for (; loop.head <= last; loop.head++) {
 		const score_terms_of<Traits> t = make_score_terms(p, loop.head);
 		const gmem_operands_of<Traits> queries = queries_of<Traits>(p, loop.head);
@@ -685,6 +730,109 @@ static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER
 	if (dk.to.at)
 		store_rows(dk, dk.rows(loop.group, p.H / p.heads_per_block), loop.first + row, p.S,
 			   sums.dk, factor);
+}
+
+/* ------------------------------------------------------------- distance bias */
+
+/*
+ * Shared memory of flash_backward_distance_kernel: one tile of queries, one of keys, and the key
+ * biases. At the end all of it holds the sums of dS.
+ */
+template <typename Traits> struct distance_smem {
+	typedef smem_tiles<Traits, Traits::BLOCK_M, true> resident_tiles;
+	typedef smem_tiles<Traits, Traits::BLOCK_N, true> stage_tiles;
+
+	static constexpr int TILES = resident_tiles::BYTES + stage_tiles::BYTES;
+	static constexpr int PITCH = Traits::BLOCK_N + 1;
+	static constexpr int SUMS = Traits::BLOCK_M * PITCH * (int)sizeof(typename Traits::real);
+	static constexpr int LOADED = TILES + Traits::BLOCK_N * (int)sizeof(typename Traits::real);
+	static constexpr int BYTES = LOADED > SUMS ? LOADED : SUMS;
+};
+
+/* Tiles of keys that lie `diagonal` tiles before the first query of a tile, for all such tiles. */
+template <typename Traits> struct distance_layout {
+	static constexpr int RATIO = Traits::BLOCK_M / Traits::BLOCK_N;
+	static constexpr int SUMS = Traits::BLOCK_M + Traits::BLOCK_N - 1; /* distances of a tile */
+
+	/* Diagonals are numbered from -(RATIO - 1). */
+	static __host__ __device__ int64_t diagonals(int64_t T)
+	{
+		return (T + Traits::BLOCK_N - 1) / Traits::BLOCK_N + RATIO - 1;
+	}
+};
+
+/*
+ * The gradient of the distance bias, ddistance_d = sum of dS_ij over i - j = d. A block takes the
+ * tiles of one head that have the same distance of query and key tile: the elements of their dS at
+ * (r, c) belong to the same distance, so they are added up in registers. At the end the block
+ * sums its BLOCK_M + BLOCK_N - 1 diagonals, in fixed order, to sums [heads,diagonals,SUMS].
+ */
+template <typename Traits>
+static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
+	flash_backward_distance_kernel(struct replicas replicas,
+				       const __grid_constant__ params_of<Traits> given,
+				       typename Traits::real *sums)
+{
+	replicas.to_own(sums);
+	const auto &p = replicas.own(given);
+	typedef typename Traits::real real;
+	typedef distance_smem<Traits> Smem;
+	typedef distance_layout<Traits> Layout;
+
+	pdl_wait();
+	char *shared = dynamic_smem();
+	const uint32_t start = smem_address(shared);
+	const typename Smem::resident_tiles resident(start);
+	const typename Smem::stage_tiles stage(start + Smem::resident_tiles::BYTES);
+	const real *bias = (const real *)(shared + Smem::TILES);
+	const int row = 16 * Traits::M_TILES * (int)(threadIdx.x / 32);
+	const int diagonal = (int)blockIdx.x - (Layout::RATIO - 1);
+	query_block_loop<Traits> loop(p, (int)blockIdx.y);
+	const score_terms_of<Traits> t = make_score_terms(p, loop.head);
+	typename Traits::score_acc s, dp, total;
+	typename Traits::cross_acc cross;
+	typename Traits::row_scalars lse_log2, delta;
+
+	clear(total);
+	for (; loop.first < p.T; loop.first += Traits::BLOCK_M, loop.position = loop.first) {
+		const int j0 = loop.first - diagonal * Traits::BLOCK_N;
+		const int step = j0 / Traits::BLOCK_N;
+
+		if (j0 < 0 || j0 >= p.S ||
+		    (t.window > 0 && j0 >= t.sinks &&
+		     j0 + Traits::BLOCK_N <= loop.first - t.window + 1))
+			continue;
+		__syncthreads(); /* all warps have read the previous tiles */
+		resident.copy(queries_of<Traits>(p, loop.head), loop.first, p.band_window >= 0);
+		stage.copy(keys_of<Traits>(p, loop.head), j0, p.band_window >= 0);
+		load_bias<Traits>(p, loop.head, j0, start + Smem::TILES);
+		cp_async_commit();
+		load_row_scalars<Traits>(p, loop, row, lse_log2, delta);
+		cp_async_wait_block<Traits>();
+		product_nt(s, resident.score, row, stage.score);
+		query_scores<Traits, Smem>(p, loop, t, resident, stage, bias, step, s, cross);
+		product_nt(dp, resident.value, row, stage.value);
+		compute_ds<Traits>(p, t, loop.head, loop.position + row, j0, lse_log2, delta, dp,
+				   s);
+		each_number(total,
+			    [&](real &x, int m, int n, int e, int, int) { x += s[m][n][e]; });
+	}
+	__syncthreads();
+	real *tile = (real *)shared;
+
+	each_number(total, [&](real &x, int, int, int, int r, int c) {
+		tile[(row + r) * Smem::PITCH + c] = x;
+	});
+	__syncthreads();
+	for (int n = (int)threadIdx.x; n < Layout::SUMS; n += Traits::THREADS) {
+		const int distance = n - (Traits::BLOCK_N - 1); /* r - c */
+		real sum = 0;
+
+		for (int r = distance > 0 ? distance : 0;
+		     r < Traits::BLOCK_M && r - distance < Traits::BLOCK_N; r++)
+			sum += tile[r * Smem::PITCH + r - distance];
+		sums[((int64_t)blockIdx.y * gridDim.x + blockIdx.x) * Layout::SUMS + n] = sum;
+	}
 }
 
 #endif

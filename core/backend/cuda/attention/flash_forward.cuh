@@ -14,7 +14,8 @@
  * [B,heads,tokens,dim], rounded and zero-padded to the head dimension of the kernel. All
  * exponentials are exp2: scores and lse carry a factor log2(e).
  *
- * The optional band adds band * cross_ij to S_ij where i - j <= window; cross_ij = scale q_j.k_i.
+ * The optional band adds band * cross_ij to S_ij where i - j <= band_window; cross_ij = scale
+ * q_j.k_i.
  *
  * (T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning",
  * 2023.)
@@ -30,6 +31,14 @@
 #define LN_2 0.6931471805599453
 
 /* ------------------------------------------------------------- kernel parameters */
+
+/* Two elements that one load instruction reads. */
+template <typename R> struct alignas(2 * sizeof(R)) aligned_pair {
+	R x, y;
+};
+
+/* Upper bound of BLOCK_M and BLOCK_N over all traits. */
+#define MAX_BLOCK_ROWS 128
 
 /* Rows of one head in global memory. */
 template <typename F> struct rows {
@@ -66,7 +75,10 @@ template <typename P> struct flash_params {
 	real scale;
 	const real *key_bias; /* or NULL */
 	struct heads bias_layout;
-	bool alibi;
+	const aligned_pair<real> *distance_pairs; /* distance_pairs.cuh, or NULL */
+	int distances;				  /* pairs per head */
+	int window, sinks;			  /* window 0: none */
+	real softcap;				  /* 0: no cap */
 	int band_window;
 	real constant_band;
 	const real *learned_band; /* or NULL */
@@ -94,7 +106,8 @@ template <typename P> struct flash_params {
  * MMA tiles of 16 rows; a block has BLOCK_M resident rows and streams tiles of BLOCK_N rows. In
  * forward and dQ kernels the resident rows are queries, in the dK/dV kernel they are keys.
  *
- * HAS_BIAS: per-key bias. HAS_TERMS: also ALiBi, dropout and scale <= 0. HAS_BAND: also the band.
+ * HAS_BIAS: per-key bias. HAS_TERMS: also distance bias, window, softcap, dropout and scale <= 0.
+ * HAS_BAND: also the band.
  * WGMMA: a warpgroup multiplies 64 rows with wgmma, 16 rows per warp; otherwise each warp uses
  * mma.sync. STAGES: pipeline stages of shared memory for the streamed tiles.
  */
@@ -261,9 +274,33 @@ template <typename Traits> static __device__ __forceinline__ void cp_async_wait_
  * !HAS_TERMS.
  */
 template <typename R> struct score_terms {
-	R scale, slope, band, inverse_scale;
-	int window;
+	R scale, band, inverse_scale;
+	int band_window;
+	bool has_key_bias;
+	/*
+	 * Element d is the distance bias of d and d - 1, times log2(e), 0 where there is none. It
+	 * may be read MAX_BLOCK_ROWS beyond both ends. NULL: none.
+	 */
+	const aligned_pair<R> *distance_pairs;
+	R softcap, inverse_softcap; /* 0: no cap */
+	int window, sinks;	    /* window 0: none */
+
+	/* May the keys from j0 on be hidden from some of the queries up to i? */
+	__device__ __forceinline__ bool hides(int i, int j0) const
+	{
+		return window > 0 && j0 <= i - window;
+	}
+	__device__ __forceinline__ bool sees(int i, int j) const
+	{
+		return i - j < window || j < sinks;
+	}
 };
+
+/*
+ * The score of a key outside the window. It is finite: the maximum of a row whose first tiles are
+ * hidden must be. Its exponential is 0 once the row has met a key that it sees.
+ */
+#define HIDDEN_SCORE (-1e30)
 
 template <typename Traits> using score_terms_of = score_terms<typename Traits::real>;
 
@@ -284,8 +321,20 @@ static __device__ score_terms<typename P::real> make_score_terms(const flash_par
 	typedef typename P::real real;
 	const real scale = p.scale * (real)M_LOG2E;
 
-	return { scale, p.alibi ? (real)(alibi_slope(head % p.H, p.H) * M_LOG2E) : 0,
-		 p.band_window >= 0 ? p.band() * scale : 0, 1 / p.scale, p.band_window };
+	const real softcap = p.softcap * (real)M_LOG2E;
+
+	return { scale,
+		 p.band_window >= 0 ? p.band() * scale : 0,
+		 1 / p.scale,
+		 p.band_window,
+		 p.key_bias != NULL,
+		 p.distance_pairs
+			 ? p.distance_pairs + (int64_t)(head % p.H) * p.distances + MAX_BLOCK_ROWS
+			 : NULL,
+		 softcap,
+		 p.softcap > 0 ? 1 / softcap : 0,
+		 p.window,
+		 p.sinks };
 }
 
 /* exp2 at the precision of P: the hardware approximation suffices for bfloat16. */
@@ -300,26 +349,61 @@ template <typename Traits> static __device__ __forceinline__ float softmax_exp2(
 }
 
 /*
- * Turns QK^T into scores in units of scale_log2_of(). bias(m, e, c) is the key's bias, distance(r,
- * c) is i - j. `cross` is read inside the band only. Each term has its own loop, so an unused term
- * costs nothing.
+ * s = s * factor + distance bias. d0 is the distance of row 0 and column 0. Rows 8 apart and
+ * columns 8 apart in the same direction have the same distance, so a thread loads each pair once.
  */
-template <typename Traits, typename Bias, typename Distance>
+template <typename Traits, bool QUERY_ROWS>
+static __device__ __forceinline__ void add_distance_bias(const score_terms_of<Traits> &t,
+							 typename Traits::real factor, int d0,
+							 typename Traits::score_acc &s)
+{
+	constexpr int FIRST = -(2 * Traits::M_TILES - 1);
+	const int d = d0 + (QUERY_ROWS ? fragment_row(0) - fragment_column(0)
+				       : fragment_column(0) - fragment_row(0) + 1);
+
+#pragma unroll
+	for (int k = FIRST; k < Traits::N_TILES; k++) {
+		const auto pair = t.distance_pairs[QUERY_ROWS ? d - 8 * k : d + 8 * k];
+
+#pragma unroll
+		for (int m = 0; m < Traits::M_TILES; m++)
+#pragma unroll
+			for (int half = 0; half < 2; half++) {
+				const int n = k + 2 * m + half;
+
+				if (n < 0 || n >= Traits::N_TILES)
+					continue;
+				auto &x = s[m][n][2 * half], &y = s[m][n][2 * half + 1];
+
+				x = x * factor + (QUERY_ROWS ? pair.x : pair.y);
+				y = y * factor + (QUERY_ROWS ? pair.y : pair.x);
+			}
+	}
+}
+
+/*
+ * Turns QK^T into scores in units of scale_log2_of(). bias(m, e, c) is the key's bias, d0 the
+ * distance i - j of row 0 and column 0; QUERY_ROWS: rows are queries, columns keys. `cross` is read
+ * inside the band only. Each term has its own loop, so an unused term costs nothing.
+ */
+template <typename Traits, bool QUERY_ROWS, typename Bias>
 static __device__ __forceinline__ void
 apply_score_terms(const score_terms_of<Traits> &t, bool in_band,
-		  const typename Traits::cross_acc &cross, Bias bias, Distance distance,
+		  const typename Traits::cross_acc &cross, Bias bias, int d0,
 		  typename Traits::score_acc &s)
 {
 	typedef typename Traits::real real;
 
 	if constexpr (Traits::HAS_TERMS) {
-		each_number(s, [&](real &x, int m, int, int e, int, int c) {
-			x = x * t.scale + bias(m, e, c) * (real)M_LOG2E;
-		});
-		if (t.slope != 0)
-			each_number(s, [&](real &x, int, int, int, int r, int c) {
-				x -= t.slope * (real)distance(r, c);
+		if (t.has_key_bias)
+			each_number(s, [&](real &x, int m, int, int e, int, int c) {
+				x = x * t.scale + bias(m, e, c) * (real)M_LOG2E;
 			});
+		if (t.distance_pairs)
+			add_distance_bias<Traits, QUERY_ROWS>(t, t.has_key_bias ? 1 : t.scale, d0,
+							      s);
+		else if (!t.has_key_bias)
+			each_number(s, [&](real &x, int, int, int, int, int) { x *= t.scale; });
 	} else if constexpr (Traits::HAS_BIAS) {
 		each_number(s, [&](real &x, int m, int, int e, int, int c) {
 			x += bias(m, e, c) * t.inverse_scale;
@@ -328,7 +412,15 @@ apply_score_terms(const score_terms_of<Traits> &t, bool in_band,
 	if constexpr (Traits::HAS_BAND)
 		if (in_band)
 			each_number(s, [&](real &x, int m, int n, int e, int r, int c) {
-				x += distance(r, c) <= t.window ? t.band * cross[m][n][e] : 0;
+				x += d0 + (QUERY_ROWS ? r - c : c - r) <= t.band_window
+					     ? t.band * cross[m][n][e]
+					     : 0;
+			});
+	if constexpr (Traits::HAS_TERMS)
+		if (t.softcap > 0)
+			each_number(s, [&](real &x, int, int, int, int, int) {
+				x = formulas<typename Traits::P>::score_cap(x, t.softcap,
+									    t.inverse_softcap);
 			});
 }
 
@@ -562,12 +654,21 @@ struct tile_order {
 	}
 };
 
-/* The loop of one query block over the key tiles it sees. */
+/*
+ * The loop of one query block over the key tiles it sees: those of the sinks, then those from the
+ * window's first key to the diagonal.
+ */
 template <typename Traits> struct query_block_loop {
-	int head, first; /* first query */
-	int position;	 /* position of the first query */
-	int begin, end;	 /* range of key tiles */
+	int head, first;	 /* first query */
+	int position;		 /* position of the first query */
+	int begin, end;		 /* range of steps */
+	int sink_tiles, skipped; /* tiles before and between */
 
+	/* One block of a head, without a loop. */
+	__device__ query_block_loop(const params_of<Traits> &p, int head)
+	    : head(head), first(0), position(p.past), begin(0), end(0), sink_tiles(0), skipped(0)
+	{
+	}
 	__device__ explicit query_block_loop(const params_of<Traits> &p)
 	{
 		const int blocks = (p.T + Traits::BLOCK_M - 1) / Traits::BLOCK_M;
@@ -577,21 +678,36 @@ template <typename Traits> struct query_block_loop {
 		head = p.first_head + order.head;
 		first = (blocks - 1 - order.tile) * Traits::BLOCK_M;
 		position = p.past + first;
+		const int window_tile =
+			(int)score_window_start({ p.window, p.sinks }, position) / Traits::BLOCK_N;
+		const int tiles = (p.sinks + Traits::BLOCK_N - 1) / Traits::BLOCK_N;
+
+		sink_tiles = tiles < window_tile ? tiles : window_tile;
+		skipped = window_tile - sink_tiles;
 		begin = 0;
 		end = (position + Traits::BLOCK_M - 1 < last ? position + Traits::BLOCK_M - 1
 							     : last) /
 			      Traits::BLOCK_N +
-		      1;
+		      1 - skipped;
+	}
+	/* First key of the tile of a step. */
+	__device__ int first_key(int step) const
+	{
+		return (step < sink_tiles ? step : step + skipped) * Traits::BLOCK_N;
 	}
 	/* Does the band of this block reach into the key tile? */
 	__device__ bool in_band(const params_of<Traits> &p, int step) const
 	{
 		return Traits::HAS_BAND && p.band_window >= 0 &&
-		       (step + 1) * Traits::BLOCK_N - 1 + p.band_window >= position;
+		       first_key(step) + Traits::BLOCK_N - 1 + p.band_window >= position;
 	}
+	/* A step at or before the band's first tile. */
 	__device__ int band_begin(const params_of<Traits> &p) const
 	{
-		return position > p.band_window ? (position - p.band_window) / Traits::BLOCK_N : 0;
+		const int tile =
+			position > p.band_window ? (position - p.band_window) / Traits::BLOCK_N : 0;
+
+		return tile > skipped ? tile - skipped : 0;
 	}
 };
 
@@ -620,9 +736,9 @@ static __device__ void load_key_tile(const params_of<Traits> &p,
 	const uint32_t stage = Smem::stage(start, step);
 	const typename Smem::stage_tiles to(stage);
 
-	to.copy(keys, step * Traits::BLOCK_N, loop.in_band(p, step));
+	to.copy(keys, loop.first_key(step), loop.in_band(p, step));
 	if (Traits::HAS_BIAS)
-		load_bias<Traits>(p, loop.head, step * Traits::BLOCK_N,
+		load_bias<Traits>(p, loop.head, loop.first_key(step),
 				  stage + Smem::stage_tiles::BYTES);
 	cp_async_commit();
 }
@@ -637,20 +753,24 @@ query_scores(const params_of<Traits> &p, const query_block_loop<Traits> &loop,
 {
 	typedef typename Traits::real real;
 	const int row = 16 * Traits::M_TILES * (int)(threadIdx.x / 32);
-	const int i0 = loop.position + row, j0 = step * Traits::BLOCK_N;
+	const int i0 = loop.position + row, j0 = loop.first_key(step);
 	const bool in_band = loop.in_band(p, step);
 
 	clear(cross);
 	if constexpr (Traits::HAS_BAND)
 		if (in_band)
 			product_nt(cross, resident.cross, row, keys.cross);
-	apply_score_terms<Traits>(
-		t, in_band, cross, [=](int, int, int c) { return bias[c]; },
-		[=](int r, int c) { return i0 + r - j0 - c; }, s);
+	apply_score_terms<Traits, true>(
+		t, in_band, cross, [=](int, int, int c) { return bias[c]; }, i0 - j0, s);
 	if (j0 + Traits::BLOCK_N - 1 > i0) /* the tile crosses the diagonal */
 		each_number(s, [&](real &x, int, int, int, int r, int c) {
 			x = j0 + c <= i0 + r ? x : -INFINITY;
 		});
+	if constexpr (Traits::HAS_TERMS)
+		if (t.hides(i0 + 16 * Traits::M_TILES - 1, j0))
+			each_number(s, [&](real &x, int, int, int, int r, int c) {
+				x = t.sees(i0 + r, j0 + c) ? x : (real)HIDDEN_SCORE;
+			});
 }
 
 /* Applies dropout to the tile of queries i0, i0 + 1, ... and keys j0, j0 + 1, ... */
@@ -799,9 +919,12 @@ store_output(const params_of<Traits> &p, const query_block_loop<Traits> &loop,
 
 template <typename Traits>
 static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
-	flash_forward_kernel(const __grid_constant__ params_of<Traits> p,
-			     const __grid_constant__ forward_outputs<typename Traits::P> out)
+	flash_forward_kernel(struct replicas replicas,
+			     const __grid_constant__ params_of<Traits> given_p,
+			     const __grid_constant__ forward_outputs<typename Traits::P> given_out)
 {
+	const auto &p = replicas.own(given_p);
+	const auto &out = replicas.own(given_out);
 	typedef typename Traits::real real;
 	typedef smem_layout<Traits, false> Smem;
 
@@ -832,7 +955,7 @@ static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER
 		cp_async_wait_block<Traits>();
 		if (step + 1 < loop.end)
 			load_key_tile<Traits, Smem>(p, loop, keys, start, step + 1);
-		if (step * Traits::BLOCK_N >
+		if (loop.first_key(step) >
 		    loop.position + Traits::first_mma_row() + Traits::MMA_ROWS - 1)
 			continue; /* the tile is fully masked for these rows */
 		product_nt(s, resident.score, row, stage.score);
@@ -841,8 +964,8 @@ static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER
 		online_softmax_step<Traits>(scale_log2_of<Traits>(t), softmax, s, rescale);
 		rescale_rows<Traits>(rescale, o);
 		if (Traits::HAS_TERMS && p.dropout.factor != 0)
-			apply_dropout<Traits>(p, loop.head, loop.first + row,
-					      step * Traits::BLOCK_N, s);
+			apply_dropout<Traits>(p, loop.head, loop.first + row, loop.first_key(step),
+					      s);
 		product_nn(o, s, stage.value);
 	}
 	store_output<Traits>(p, loop, scale_log2_of<Traits>(t), row, softmax, o, out);

@@ -126,11 +126,9 @@ static void launch_preprocess(const struct call *c, int64_t W, int64_t padded_T,
 
 /* ------------------------------------------------------------------- workspace */
 
-/* Upper bound of BLOCK_M and BLOCK_N over all traits. */
-#define MAX_BLOCK_ROWS 128
-
 template <typename P> struct flash_buffers {
 	typename P::factor *q, *k, *v, *recent, *d_o; /* packed copies; NULL: read in place */
+	aligned_pair<typename P::real> *distance_pairs;
 	routing_scores<typename P::real> route;
 	int64_t padded_T;
 	typename P::real *lse_log2, *delta;
@@ -139,6 +137,7 @@ template <typename P> struct flash_buffers {
 	typename P::real *dbias; /* [B,H,S] */
 	typename P::real *ds;	 /* dS [ds_heads,padded_T,padded_T]; NULL: not stored */
 	int64_t ds_heads;
+	typename P::real *ddistance; /* sums of flash_backward_distance_kernel */
 	double *dband, *sum_work;
 };
 
@@ -153,6 +152,13 @@ static bool has_band(const struct node *n)
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 
 	return a->band_window >= 0;
+}
+
+static bool has_window(const struct node *n)
+{
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
+
+	return a->window > 0;
 }
 
 /*
@@ -272,7 +278,7 @@ template <typename P> static int64_t heads_with_stored_ds(const struct node *n)
 	const int64_t max_heads = STORED_BYTES / bytes / heads_per_block * heads_per_block;
 	const int64_t launches_needed = max_heads ? (heads + max_heads - 1) / max_heads : 0;
 
-	if (ROUNDS<P> || has_band(n) || q_aliases_kv(n) || max_heads == 0)
+	if (ROUNDS<P> || has_band(n) || has_window(n) || q_aliases_kv(n) || max_heads == 0)
 		return 0;
 	if (launches_needed > 1 &&
 	    blocks_of(n, 64) / heads_per_block / launches_needed < MANY_BLOCKS)
@@ -301,6 +307,35 @@ static int64_t route_rows(int64_t B, int64_t T, int64_t S)
 	return rows > T ? T : rows > ROW_STEP ? rows : ROW_STEP < T ? ROW_STEP : T;
 }
 
+static int64_t pairs_per_head(int64_t S)
+{
+	return S + 2 * MAX_BLOCK_ROWS;
+}
+
+/* The table that score_terms::distance_pairs points into, [H,pairs_per_head]. */
+template <typename P>
+static void fill_distance_pairs(const struct call *c, aligned_pair<typename P::real> *out)
+{
+	typedef typename P::real real;
+	const struct tensor *t = c->node->in[DISTANCE_BIAS];
+	const int64_t S = t->dim[1], pairs = pairs_per_head(S);
+	const real *bias = real_input<P>(c, DISTANCE_BIAS);
+
+	each(c, t->dim[0] * pairs, [=] __device__(int64_t item) {
+		const int64_t d = item % pairs - MAX_BLOCK_ROWS;
+		const real *head = bias + item / pairs * S;
+
+		out[item] = { d >= 0 && d < S ? head[d] * (real)M_LOG2E : 0,
+			      d >= 1 && d <= S ? head[d - 1] * (real)M_LOG2E : 0 };
+	});
+}
+
+/* Upper bound of the sums of flash_backward_distance_kernel over all traits. */
+static int64_t max_distance_sums(int64_t heads, int64_t T)
+{
+	return heads * (T / 16 + MAX_BLOCK_ROWS / 16 + 1) * 2 * MAX_BLOCK_ROWS;
+}
+
 template <typename P>
 static flash_buffers<P> alloc_flash(struct scratch *m, const struct node *n, enum pass pass)
 {
@@ -315,6 +350,8 @@ static flash_buffers<P> alloc_flash(struct scratch *m, const struct node *n, enu
 	f.k = alloc_copy<P>(m, n->in[K], w.score);
 	f.v = alloc_copy<P>(m, n->in[V], w.value);
 	f.recent = alloc_copy<P>(m, n->in[RECENT], w.score);
+	if (n->in[DISTANCE_BIAS])
+		f.distance_pairs = m->alloc<aligned_pair<real>>(H * pairs_per_head(S));
 	if (pass == PASS_FORWARD) {
 		f.route = { NULL, route_rows(B, T, S), (S + 15) / 16 * 16 };
 		if (a->route.mode == ROUTE_TOPK)
@@ -330,6 +367,7 @@ static flash_buffers<P> alloc_flash(struct scratch *m, const struct node *n, enu
 	f.dbias = n->in[KEY_BIAS] ? m->alloc<real>(B * H * S) : NULL;
 	f.ds_heads = heads_with_stored_ds<P>(n);
 	f.ds = f.ds_heads ? m->alloc<real>(f.ds_heads * f.padded_T * f.padded_T) : NULL;
+	f.ddistance = n->in[DISTANCE_BIAS] ? m->alloc<real>(max_distance_sums(B * H, T)) : NULL;
 	f.dband = m->alloc<double>(blocks_of(n, 16));
 	f.sum_work = m->alloc<double>(SUM_PARTS);
 	return f;
@@ -370,7 +408,13 @@ static flash_params<P> make_params(const struct call *c, const flash_buffers<P> 
 	p.key_bias = real_input<P>(c, KEY_BIAS);
 	if (p.key_bias)
 		p.bias_layout = heads_of(n->in[KEY_BIAS], p.H);
-	p.alibi = a->alibi;
+	if (f.distance_pairs)
+		fill_distance_pairs<P>(c, f.distance_pairs);
+	p.distance_pairs = f.distance_pairs;
+	p.distances = (int)pairs_per_head(n->in[K]->dim[1]);
+	p.window = a->window < p.S ? (int)a->window : 0;
+	p.sinks = (int)(a->sinks < p.S ? a->sinks : p.S);
+	p.softcap = (typename P::real)a->softcap;
 	p.band_window = a->band_window < p.S ? (int)a->band_window : p.S;
 	p.constant_band = (typename P::real)a->band;
 	p.learned_band = real_input<P>(c, BAND);
@@ -556,6 +600,37 @@ struct launches {
 			       blocks_for(p, Traits::BLOCK_M), Traits::THREADS,
 			       stored_ds_smem<Traits>::BYTES, p, out);
 	}
+	/* Writes the gradient of the distance bias. */
+	static void distances(const struct call *c, const flash_params<P> &p, real *sums)
+	{
+		typedef typename flash_traits<P, QK_DIM, V_DIM, true, HAS_BAND>::dkdv Traits;
+		typedef distance_layout<Traits> Layout;
+		const int64_t diagonals = Layout::diagonals(p.T), H = p.H;
+		const int64_t S = c->node->in[DISTANCE_BIAS]->dim[1];
+		const int64_t B = p.heads / H;
+		const auto d = input_gradient<P>(c, DISTANCE_BIAS);
+
+		launch(c, flash_backward_distance_kernel<Traits>,
+		       dim3((unsigned)diagonals, (unsigned)p.heads), Traits::THREADS,
+		       distance_smem<Traits>::BYTES, p, sums);
+		each(c, H * S, [=] __device__(int64_t item) {
+			const int64_t h = item / S, distance = item % S;
+			real sum = 0;
+
+			for (int64_t b = 0; b < B; b++)
+				for (int64_t n = 0; n < diagonals; n++) {
+					const int64_t at =
+						distance + Traits::BLOCK_N - 1 -
+						(n - (Layout::RATIO - 1)) * Traits::BLOCK_N;
+
+					if (at >= 0 && at < Layout::SUMS)
+						sum += sums[((b * H + h) * diagonals + n) *
+								    Layout::SUMS +
+							    at];
+				}
+			d.put(item, sum);
+		});
+	}
 	template <bool IN_BAND>
 	static void dkdv(const struct call *c, const flash_params<P> &p, gmem_output<P> dk,
 			 gmem_output<P> dv, real *dbias)
@@ -593,8 +668,9 @@ template <typename P, typename F> static void dispatch_traits(const struct call 
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	constexpr bool is_bf16 = sizeof(typename P::factor) < sizeof(typename P::real);
 	constexpr bool is_double = sizeof(typename P::factor) == sizeof(double);
-	const bool has_bias = n->in[KEY_BIAS],
-		   needs_terms = a->alibi || a->dropout > 0 || !(a->scale > 0);
+	const bool has_bias = n->in[KEY_BIAS], needs_terms = n->in[DISTANCE_BIAS] ||
+							     has_window(n) || a->softcap > 0 ||
+							     a->dropout > 0 || !(a->scale > 0);
 	const bool has_terms = has_bias || needs_terms;
 
 	if constexpr (is_bf16)
@@ -758,6 +834,9 @@ template <typename P> void flash<P>::backward(const struct call *c)
 		backward_with_stored_ds<P>(c, p, f, dq, dk, dv);
 	else
 		backward_recomputing_scores<P>(c, p, f, rows, dq, dk, dv);
+	if (c->din[DISTANCE_BIAS])
+		dispatch_traits<P>(c,
+				   [&](auto launcher) { launcher.distances(c, p, f.ddistance); });
 	if (has_band(c->node))
 		add_band<P>(c, p, f, dq, dk);
 	if (f.dk)

@@ -81,11 +81,15 @@ static __device__ __forceinline__ void load_lse_log2(const params_of<Traits> &p,
 
 template <typename Traits>
 static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
-	routing_combine_kernel(const __grid_constant__ params_of<Traits> p,
-			       const typename Traits::real *lse,
-			       routing_scores<typename Traits::real> route, struct query_block x,
-			       bool maximum)
+	routing_combine_kernel(
+		struct replicas replicas, const __grid_constant__ params_of<Traits> given,
+		const typename Traits::real *lse,
+		const __grid_constant__ routing_scores<typename Traits::real> given_route,
+		struct query_block x, bool maximum)
 {
+	replicas.to_own(lse);
+	const auto &route = replicas.own(given_route);
+	const auto &p = replicas.own(given);
 	typedef typename Traits::real real;
 	typedef route_smem<Traits> Smem;
 
@@ -93,7 +97,8 @@ static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER
 	char *shared = dynamic_smem();
 	const uint32_t start = smem_address(shared);
 	const int row = 16 * Traits::M_TILES * (int)(threadIdx.x / 32);
-	const int b = blockIdx.z, first = (int)x.first + (int)blockIdx.y * Traits::BLOCK_M;
+	const int b = (int)replicas.block_z(),
+		  first = (int)x.first + (int)blockIdx.y * Traits::BLOCK_M;
 	const int j0 = (int)blockIdx.x * Traits::BLOCK_N, i0 = p.past + first + row;
 	const bool in_band = Traits::HAS_BAND && p.band_window >= 0 &&
 			     j0 + Traits::BLOCK_N - 1 + p.band_window >= i0 - row;
@@ -124,9 +129,9 @@ static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER
 		if constexpr (Traits::HAS_BAND)
 			if (in_band)
 				product_nt(cross, queries.cross, row, keys.cross);
-		apply_score_terms<Traits>(
-			t, in_band, cross, [=](int, int, int c) { return bias[c]; },
-			[=](int r, int c) { return i0 + r - j0 - c; }, s);
+		/* Routing has no window. */
+		apply_score_terms<Traits, true>(
+			t, in_band, cross, [=](int, int, int c) { return bias[c]; }, i0 - j0, s);
 		each_number(s, [&](real &y, int m, int n, int e, int, int) {
 			const real probability = softmax_exp2<Traits>(y * scale_log2_of<Traits>(t) -
 								      lse_log2[m][e / 2]);

@@ -49,7 +49,8 @@ template <bool FIRST> using is_first = std::integral_constant<bool, FIRST>;
 template <typename Traits>
 static __device__ int warpgroup_key_end(const query_block_loop<Traits> &loop, int warpgroup_index)
 {
-	const int end = (loop.position + 64 * warpgroup_index + 63) / Traits::BLOCK_N + 1;
+	const int end =
+		(loop.position + 64 * warpgroup_index + 63) / Traits::BLOCK_N + 1 - loop.skipped;
 
 	return end < loop.end ? end : loop.end;
 }
@@ -133,9 +134,12 @@ update_row_max(typename Traits::real scale_log2, online_softmax<Traits> &softmax
 
 template <typename Traits>
 static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER_SM)
-	flash_forward_wgmma_kernel(const __grid_constant__ params_of<Traits> p,
-				   const __grid_constant__ forward_outputs<typename Traits::P> out)
+	flash_forward_wgmma_kernel(
+		struct replicas replicas, const __grid_constant__ params_of<Traits> given_p,
+		const __grid_constant__ forward_outputs<typename Traits::P> given_out)
 {
+	const auto &p = replicas.own(given_p);
+	const auto &out = replicas.own(given_out);
 	typedef typename Traits::real real;
 	typedef smem_layout<Traits, false> Smem;
 
@@ -179,7 +183,7 @@ static __global__ void __launch_bounds__(Traits::THREADS, Traits::MIN_BLOCKS_PER
 			exponentiate<Traits>(scale_log2_of<Traits>(t), softmax, s);
 			if (Traits::HAS_TERMS && p.dropout.factor != 0)
 				apply_dropout<Traits>(p, loop.head, loop.first + row,
-						      step * Traits::BLOCK_N, s);
+						      loop.first_key(step), s);
 			if constexpr (!first.value) {
 				wgmma_wait<0>(o);
 				if (needs_rescale)

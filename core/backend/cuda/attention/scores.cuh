@@ -1,10 +1,7 @@
 /*
  * scores - attention scores in global memory, for ops that need whole rows of P and for shapes that
- * flash attention does not support.
- *
- *     S_ij = scale q_i.k_j + key_bias_j - slope (i - j) + band cross_ij [i - j <= window]
- *     cross_ij = scale q_j.k_i
- *     P_ij = exp(S_ij - lse_i),  j <= i
+ * flash attention does not support. core/ops/score.h says what a score is; P_ij = exp(S_ij -
+ * lse_i).
  *
  * Queries are processed in blocks of consecutive rows, against all keys up to the block's last
  * query. So the memory is linear in T. One batched cuBLAS call computes the scores of all heads.
@@ -14,6 +11,7 @@
 #define CUDA_ATTENTION_SCORES_CUH
 
 #include "core/backend/cuda/gemm/gemm.cuh"
+#include "core/backend/cuda/primitives/formulas.cuh"
 
 /* ---------------------------------------------------------------- layout */
 
@@ -154,8 +152,11 @@ template <typename P> struct scores {
 	int64_t recent_first; /* position of the first recent query */
 	int64_t cross_window; /* cross is needed where i - j <= cross_window; < 0: nowhere */
 	struct heads bias_layout;
-	const real *key_bias; /* or NULL */
+	const real *key_bias;	   /* or NULL */
+	const real *distance_bias; /* [H,S], or NULL */
 	const real *learned_band;
+	struct score_window window;
+	real softcap, inverse_softcap; /* 0: no cap */
 	head_factor<P> q, k, recent;
 	pointers<P> operands;
 	real *score, *cross; /* buffers; cross may be NULL */
@@ -175,20 +176,9 @@ template <typename P> struct scores {
 	}
 };
 
-/* ALiBi slopes of the reference: a geometric series, interpolated if H is no power of two. */
-static inline __device__ double alibi_slope(int64_t h, int64_t H)
-{
-	int64_t m = 1;
-
-	while (2 * m <= H)
-		m *= 2;
-	return h < m ? exp2(-8.0 * (double)(h + 1) / (double)m)
-		     : exp2(-4.0 * (double)(2 * (h - m) + 1) / (double)m);
-}
-
 /* Input indices of a node; recent < 0: none. */
 struct score_inputs {
-	int q, k, key_bias, band, recent;
+	int q, k, key_bias, band, recent, distance_bias;
 };
 
 template <typename P>
@@ -239,6 +229,10 @@ static scores<P> open_scores(const struct call *c, struct scratch *m,
 		s.recent_first = s.past + s.T - in[at.recent]->dim[1];
 	}
 	s.key_bias = real_input<P>(c, at.key_bias);
+	s.distance_bias = real_input<P>(c, at.distance_bias);
+	s.window = { attr->window, attr->sinks };
+	s.softcap = (typename P::real)attr->softcap;
+	s.inverse_softcap = (typename P::real)(attr->softcap > 0 ? 1 / attr->softcap : 0);
 	s.learned_band = real_input<P>(c, at.band);
 	if (s.key_bias)
 		s.bias_layout = heads_of(in[at.key_bias], s.H);
@@ -285,23 +279,29 @@ static void each_query(const struct call *c, const scores<P> &s, struct query_bl
 	each_row(c, s.B * H * n, [=] __device__(int64_t i) { f(i / n / H, i / n % H, i % n); });
 }
 
-/* Adds the terms to the row of QK^T of the query at position i; one thread block per row. */
+/*
+ * Turns the row of QK^T of the query at position i into its scores; keys that it does not see get
+ * -infinity. One thread block per row.
+ */
 template <typename P>
 static __device__ void finish_row(const scores<P> &s, int64_t b, int64_t h, int64_t i,
 				  typename P::real *row, const typename P::real *cross)
 {
 	typedef typename P::real real;
-	const real slope = s.attr.alibi ? (real)alibi_slope(h, s.H) : 0, band = s.band();
+	const real band = s.band(), *distance_bias = s.distance_bias + h * s.S;
 	const bool banded = s.attr.band_window >= 0;
+	const int64_t window_start = score_window_start(s.window, i);
 
 	for (int64_t j = threadIdx.x; j <= i; j += BLOCK) {
 		real score = row[j] + s.bias(b, h, j);
 
-		if (s.attr.alibi)
-			score -= slope * (real)(i - j);
+		if (s.distance_bias)
+			score += distance_bias[i - j];
 		if (banded && j >= s.band_start(i))
 			score += band * cross[j];
-		row[j] = score;
+		if (s.softcap > 0)
+			score = formulas<P>::score_cap(score, s.softcap, s.inverse_softcap);
+		row[j] = j >= window_start || j < s.window.sinks ? score : (real)-INFINITY;
 	}
 }
 

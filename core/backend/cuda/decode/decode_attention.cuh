@@ -87,6 +87,7 @@ template <typename Traits> struct decode_layout {
 	int group_size;	 /* query heads per key/value head */
 	int tiles, slices;
 	int chunk, splits; /* keys per block and step; blocks along the keys */
+	struct score_window window;
 
 	__host__ __device__ int rows() const
 	{
@@ -111,16 +112,21 @@ template <typename Traits> struct decode_layout {
 
 		return (slices_size > splits_size ? slices_size : splits_size) * rows();
 	}
+	/* First chunk with keys that a query at position i sees. */
+	__device__ int first_chunk(int64_t i) const
+	{
+		return (int)score_first_key(window, i) / chunk;
+	}
 	/* Splits that have keys for a query at position i. */
 	__device__ int used_splits(int64_t i) const
 	{
-		const int chunks = (int)i / chunk + 1;
+		const int chunks = (int)i / chunk + 1 - first_chunk(i);
 
 		return chunks < splits ? chunks : splits;
 	}
 	__device__ struct key_range keys(int split, int64_t i) const
 	{
-		return { split * chunk, (int)i + 1, splits * chunk };
+		return { (first_chunk(i) + split) * chunk, (int)i + 1, splits * chunk };
 	}
 	int bytes() const
 	{
@@ -160,8 +166,10 @@ template <typename Traits> static decode_layout<Traits> decode_layout_of(const s
 	const int64_t tiles = (group_size + Traits::HEADS_PER_WARP - 1) / Traits::HEADS_PER_WARP;
 	/* Of an H200. Stages limit an SM to two blocks. */
 	const int64_t resident_blocks = Traits::STAGES > 0 ? 256 : 512;
+	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	decode_layout<Traits> l;
 
+	l.window = { a->window, a->sinks };
 	l.group_size = (int)group_size;
 	l.tiles = (int)(tiles < Traits::WARPS ? tiles : Traits::WARPS);
 	static_assert(Traits::WARPS / 2 <= DECODE_MAX_SLICES);
@@ -177,6 +185,40 @@ template <typename Traits> static decode_layout<Traits> decode_layout_of(const s
 	return l;
 }
 
+/* The terms of a score after scale, key bias and band (core/ops/score.h), times log2(e). */
+template <typename P> struct decode_terms {
+	typedef typename P::real real;
+
+	const real *distance_bias; /* [H,S], not yet times log2(e); or NULL */
+	int64_t S;
+	real softcap, inverse_softcap; /* 0: no cap */
+	struct score_window window;
+
+	/* The score of key j, -infinity if query i does not see it. */
+	__device__ __forceinline__ real finish(real s, int64_t h, int64_t i, int64_t j) const
+	{
+		if (j > i)
+			return -INFINITY;
+		if (distance_bias)
+			s += distance_bias[h * S + i - j] * (real)M_LOG2E;
+		if (softcap > 0)
+			s = formulas<P>::score_cap(s, softcap, inverse_softcap);
+		return j >= score_window_start(window, i) || j < window.sinks ? s : (real)-INFINITY;
+	}
+};
+
+template <typename P> static decode_terms<P> decode_terms_of(const struct call *c)
+{
+	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
+	const double softcap = a->softcap * M_LOG2E;
+
+	return { real_input<P>(c, DISTANCE_BIAS),
+		 c->node->in[K]->dim[1],
+		 (typename P::real)softcap,
+		 (typename P::real)(softcap > 0 ? 1 / softcap : 0),
+		 { a->window, a->sinks } };
+}
+
 template <typename Traits> struct decode_params {
 	typedef typename Traits::P P;
 	typedef typename Traits::real real;
@@ -189,7 +231,7 @@ template <typename Traits> struct decode_params {
 	struct heads q_layout, k_layout, v_layout, recent_layout, bias_layout, o_layout;
 	real scale;	      /* times log2(e) */
 	const real *key_bias; /* or NULL */
-	bool alibi;
+	decode_terms<P> terms;
 	int64_t band_window; /* < 0: no band */
 	real constant_band;
 	const real *learned_band; /* or NULL */
@@ -366,7 +408,6 @@ template <typename Traits> struct decode_queries {
 	typedef typename Traits::real real;
 
 	real q[Traits::HEADS_PER_WARP][Traits::K_CHANNELS];
-	real slope[Traits::HEADS_PER_WARP];
 	/* k_i * scale * band, which multiplies q_j inside the band. */
 	real band_key[Traits::GENERIC ? Traits::K_CHANNELS : 1];
 
@@ -376,8 +417,6 @@ template <typename Traits> struct decode_queries {
 		for (int r = 0; r < Traits::HEADS_PER_WARP; r++) {
 			const int64_t at = p.q_layout.at(x.b, x.first_head + r, 0);
 
-			slope[r] =
-				p.alibi ? (real)(alibi_slope(x.first_head + r, p.H) * M_LOG2E) : 0;
 			if (!Traits::GENERIC && p.q_vectorized) {
 				load_vecs(p, x, at, r);
 				continue;
@@ -550,8 +589,7 @@ static __device__ void decode_key_loop(const decode_params<Traits> &p,
 				for (int distance = Traits::LANES_PER_KEY / 2; distance > 0;
 				     distance /= 2)
 					s += __shfl_xor_sync(0xffffffffu, s, distance);
-				s += bias[u] - queries.slope[r] * (real)(i - j);
-				score[u] = j <= i ? s : (real)-INFINITY;
+				score[u] = p.terms.finish(s + bias[u], x.first_head + r, i, j);
 			}
 			row[r].add(score, vecs.v);
 		}
@@ -839,8 +877,10 @@ static __device__ void decode_split(const decode_params<Traits> &p, const decode
 
 template <typename Traits>
 static __global__ void __launch_bounds__(Traits::WARPS *WARP, Traits::MIN_BLOCKS_PER_SM)
-	decode_attention_kernel(const __grid_constant__ decode_params<Traits> p)
+	decode_attention_kernel(struct replicas replicas,
+				const __grid_constant__ decode_params<Traits> given)
 {
+	const auto &p = replicas.own(given);
 	typedef typename Traits::real real;
 	const decode_layout<Traits> &l = p.layout;
 	/* This reads p.run before pdl_wait(): it is written before the run's first kernel. */
@@ -893,8 +933,10 @@ static __global__ void __launch_bounds__(Traits::WARPS *WARP, Traits::MIN_BLOCKS
 /* Combines the splits of row blockIdx.y of a head block, one thread per channel. */
 template <typename Traits>
 static __global__ void
-decode_attention_combine_kernel(const __grid_constant__ decode_params<Traits> p)
+decode_attention_combine_kernel(struct replicas replicas,
+				const __grid_constant__ decode_params<Traits> given)
 {
+	const auto &p = replicas.own(given);
 	typedef typename Traits::real real;
 	__shared__ real pair[2 * DECODE_MAX_SPLITS], total[2];
 	const decode_layout<Traits> &l = p.layout;
@@ -1068,7 +1110,7 @@ template <typename P> struct decode {
 		p.key_bias = real_input<P>(c, KEY_BIAS);
 		if (p.key_bias)
 			p.bias_layout = heads_of(n->in[KEY_BIAS], H);
-		p.alibi = a->alibi;
+		p.terms = decode_terms_of<P>(c);
 		p.band_window = a->band_window;
 		p.constant_band = (real)a->band;
 		p.learned_band = real_input<P>(c, BAND);

@@ -89,11 +89,11 @@ template <typename Traits> struct mma_fragments {
 	uint32_t q[STEPS][4];
 	float o[TILES][4];
 	/* Of rows group_id and group_id + 8; exp_sum is the lane's share. */
-	float max_score[2], exp_sum[2], slope[2];
+	float max_score[2], exp_sum[2];
 
 	__device__ mma_fragments(const decode_params<Traits> &p, const decode_coord<Traits> &x)
 	    : group_id(x.lane / 4),
-	      thread_in_group(x.lane % 4), q{}, o{}, max_score{ -1e37f, -1e37f }, exp_sum{}, slope{}
+	      thread_in_group(x.lane % 4), q{}, o{}, max_score{ -1e37f, -1e37f }, exp_sum{}
 	{
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
@@ -101,7 +101,6 @@ template <typename Traits> struct mma_fragments {
 
 			if (row >= x.rows)
 				continue;
-			slope[r] = p.alibi ? (float)(alibi_slope(head, p.H) * M_LOG2E) : 0;
 #pragma unroll
 			for (int c = 0; c < STEPS / 2; c++)
 				read_query(p, p.q_layout.at(x.b, head, 0), c, r);
@@ -163,9 +162,11 @@ template <typename Traits> struct mma_fragments {
 			for (int e = 0; e < 4; e++) {
 				const int64_t j = first + 8 * tile + 2 * thread_in_group + e % 2;
 
-				s[tile][e] = j <= x.i ? p.scale * s[tile][e] -
-								slope[e / 2] * (float)(x.i - j)
-						      : -INFINITY;
+				const int row = group_id + 8 * (e / 2);
+
+				s[tile][e] = p.terms.finish(p.scale * s[tile][e],
+							    x.first_head + (row < x.rows ? row : 0),
+							    x.i, j);
 			}
 		}
 	}

@@ -7,11 +7,13 @@
 #ifndef CUDA_DEVICE_CONTEXT_CUH
 #define CUDA_DEVICE_CONTEXT_CUH
 
+#include "core/backend/cuda/device/replicas.cuh"
+
 /*
  * Pinned host memory through which small uploads pass without a wait.  It has two halves.  The
  * event of a half tells when the device has read all of it.
  */
-#define STAGING_HALF ((size_t)2 << 20)
+#define STAGING_HALF ((size_t)(REPLICA_FORM ? 32 : 2) << 20)
 
 struct staging {
 	char *memory;
@@ -24,6 +26,12 @@ struct staging {
 struct block {
 	void *at;
 	size_t bytes;
+};
+
+/* The memory of replicas (slabs.cuh). */
+struct slabs {
+	char **list; /* where they begin: real addresses of replica 0 */
+	int n;
 };
 
 /*
@@ -51,6 +59,10 @@ struct cuda_stream {
 
 struct cuda_context : cuda_stream { /* the base is the current stream */
 	int device;
+	struct replicas replicas;
+	struct slabs slabs;  /* the memory of replicas */
+	int chosen;	     /* the replica that copies act on, or one of REPLICAS_* */
+	double *found;	     /* on the host: results of find_nonfinite, by replica */
 	cublasHandle_t blas; /* set to the current stream and its workspace */
 	struct cuda_stream streams[CUDA_STREAMS];
 	cudaEvent_t *events; /* indexed by the engine's event numbers */
@@ -65,7 +77,7 @@ struct cuda_context : cuda_stream { /* the base is the current stream */
 	int sm_count;	      /* SMs of the GPU */
 	int64_t shared_bytes; /* shared memory that one thread block may use */
 	struct staging staging;
-	struct block *blocks;
+	struct block *blocks; /* of replicas: in the order of their addresses */
 	int n_blocks, block_capacity;
 	size_t allocated, peak; /* bytes */
 	int64_t issued;		/* launches so far, weighted by their length */
@@ -78,9 +90,14 @@ static inline struct cuda_context *context_of(const struct call *c)
 	return (struct cuda_context *)c->backend->context;
 }
 
-static inline cudaStream_t stream_of(const struct call *c)
+static inline struct launch_stream stream_of(const struct cuda_context *g)
 {
-	return context_of(c)->stream;
+	return { g->stream, g->replicas };
+}
+
+static inline struct launch_stream stream_of(const struct call *c)
+{
+	return stream_of(context_of(c));
 }
 
 /*

@@ -8,40 +8,60 @@
 #ifndef CUDA_DEVICE_LAUNCH_CUH
 #define CUDA_DEVICE_LAUNCH_CUH
 
+#include "core/backend/cuda/device/replicas.cuh"
+
 #ifndef __CUDACC__
 #include "core/backend/cuda/emulated/launch.cuh"
 #else
 
 #include <cuda_runtime.h>
 
-/* `bytes`: dynamic shared memory, found by dynamic_smem(). */
-template <typename... Parameters, typename... Arguments>
-static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
-			  cudaStream_t stream, const Arguments &...arguments)
+/* What cudaLaunchKernelEx() does; replicas need zeros in the padding of parameters (replicas.cuh).
+ */
+template <typename... Parameters>
+static void launch_copies(const cudaLaunchConfig_t *config,
+			  void (*kernel)(struct replicas, Parameters...), struct replicas replicas,
+			  Parameters... copies)
 {
-	kernel<<<blocks, threads, bytes, stream>>>(arguments...);
+	void *all[] = { &replicas, &copies... };
+
+	if constexpr (REPLICA_FORM)
+		(__builtin_clear_padding(&copies), ...);
+	cudaLaunchKernelExC(config, (const void *)kernel, all);
 }
 
 /*
- * Like launch_kernel(), for a kernel that calls pdl_wait() before it reads or writes what other
- * kernels write.  With `pdl` its blocks may start before the preceding kernel ends.
+ * For a kernel that calls pdl_wait() before it reads or writes what other kernels write.  With
+ * `pdl` its blocks may start before the preceding kernel ends.
+ *
+ * `blocks` of one replica: the kernel's first parameter and the z of the grid follow from the
+ * replicas.  `bytes`: dynamic shared memory, found by dynamic_smem().
  */
 template <typename... Parameters, typename... Arguments>
-static void launch_pdl(bool pdl, void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
-		       cudaStream_t stream, const Arguments &...arguments)
+static void launch_pdl(bool pdl, void (*kernel)(struct replicas, Parameters...), dim3 blocks,
+		       int threads, int bytes, struct launch_stream on,
+		       const Arguments &...arguments)
 {
 	cudaLaunchAttribute attribute = {};
 	cudaLaunchConfig_t config = {};
 
 	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
 	attribute.val.programmaticStreamSerializationAllowed = 1;
-	config.gridDim = blocks;
+	config.gridDim = on.replicas.blocks(blocks);
 	config.blockDim = dim3((unsigned)threads);
 	config.dynamicSmemBytes = (size_t)bytes;
-	config.stream = stream;
+	config.stream = on.stream;
 	config.attrs = &attribute;
 	config.numAttrs = pdl ? 1 : 0;
-	cudaLaunchKernelEx(&config, kernel, (Parameters)arguments...);
+	launch_copies<Parameters...>(&config, kernel, on.replicas, (Parameters)arguments...);
+}
+
+/* For any other kernel. */
+template <typename... Parameters, typename... Arguments>
+static void launch_kernel(void (*kernel)(struct replicas, Parameters...), dim3 blocks, int threads,
+			  int bytes, struct launch_stream on, const Arguments &...arguments)
+{
+	launch_pdl(false, kernel, blocks, threads, bytes, on, arguments...);
 }
 
 /*

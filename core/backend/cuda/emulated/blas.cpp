@@ -18,6 +18,8 @@ struct emulated_blas {
 
 cublasStatus_t cublasCreate(cublasHandle_t *handle)
 {
+	if (emulated_call("alloc", NULL) != cudaSuccess)
+		return CUBLAS_STATUS_ALLOC_FAILED;
 	*handle = new struct emulated_blas();
 	return CUBLAS_STATUS_SUCCESS;
 }
@@ -52,6 +54,10 @@ const char *cublasGetStatusString(cublasStatus_t status)
 	switch (status) {
 	case CUBLAS_STATUS_SUCCESS:
 		return "success";
+	case CUBLAS_STATUS_ALLOC_FAILED:
+		return "the resource allocation failed";
+	case CUBLAS_STATUS_EXECUTION_FAILED:
+		return "the GPU program failed to execute";
 	case CUBLAS_STATUS_INVALID_VALUE:
 		return "an unsupported value or parameter was passed";
 	case CUBLAS_STATUS_NOT_SUPPORTED:
@@ -207,6 +213,8 @@ static cublasStatus_t enqueue(cudaStream_t stream, const struct product &p, int 
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (!is_valid(p, count))
 		return CUBLAS_STATUS_INVALID_VALUE;
+	if (emulated_call("launch", stream) != cudaSuccess)
+		return CUBLAS_STATUS_EXECUTION_FAILED;
 	emulated_enqueue(stream, [=] {
 		for (int i = 0; i < count; i++)
 			multiply_each(multiply, i);
@@ -273,6 +281,7 @@ struct emulated_lt_product {
 	bool transposed[2];
 	uint32_t epilogue;
 	const void *bias;
+	int64_t bias_stride; /* elements from one product of a batch to the next */
 	void *aux;
 	int64_t aux_pitch;
 };
@@ -281,6 +290,8 @@ struct emulated_lt_layout {
 	cudaDataType_t type;
 	uint64_t rows, columns;
 	int64_t pitch;
+	int32_t count;
+	int64_t stride; /* elements from one matrix of a batch to the next */
 };
 
 struct emulated_lt_preference {
@@ -290,7 +301,8 @@ struct emulated_lt_preference {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasComputeType_t compute,
 					cudaDataType_t)
 {
-	*product = new emulated_lt_product{ compute, {}, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0 };
+	*product =
+		new emulated_lt_product{ compute, {}, CUBLASLT_EPILOGUE_DEFAULT, NULL, 0, NULL, 0 };
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -319,6 +331,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
 	case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
 		product->bias = *(const void *const *)value;
 		break;
+	case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
+		product->bias_stride = *(const int64_t *)value;
+		break;
 	case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
 		product->aux = *(void *const *)value;
 		break;
@@ -332,7 +347,22 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type,
 					  uint64_t rows, uint64_t columns, int64_t pitch)
 {
-	*layout = new emulated_lt_layout{ type, rows, columns, pitch };
+	*layout = new emulated_lt_layout{ type, rows, columns, pitch, 1, 0 };
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+						cublasLtMatrixLayoutAttribute_t what,
+						const void *value, size_t bytes)
+{
+	const bool count = what == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+
+	if (bytes != (count ? sizeof(int32_t) : sizeof(int64_t)))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (count)
+		layout->count = *(const int32_t *)value;
+	else
+		layout->stride = *(const int64_t *)value;
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -440,6 +470,11 @@ static bool same_layout(cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
 	       c->pitch == d->pitch;
 }
 
+static int64_t byte_stride(cublasLtMatrixLayout_t x)
+{
+	return x->stride * (int64_t)size_of(x->type);
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void *alpha,
 			      const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
 			      cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
@@ -462,6 +497,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
 		c,
 	};
 
+	const int64_t steps[] = { byte_stride(a_layout), byte_stride(b_layout),
+				  byte_stride(d_layout),
+				  product->bias_stride * (int64_t)size_of(d_layout->type) };
+
+	if (a_layout->count != d_layout->count || b_layout->count != d_layout->count ||
+	    (d_layout->count > 1 && has_aux(product)))
+		return CUBLAS_STATUS_INVALID_VALUE;
 	if (!same_layout(c_layout, d_layout) || !fits(product, a_layout, b_layout, d_layout) ||
 	    !aux_fits(product, d_layout))
 		return CUBLAS_STATUS_INVALID_VALUE;
@@ -469,7 +511,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
 		if ((uintptr_t)at[i] % algorithm->aligned[i] != 0)
 			return CUBLAS_STATUS_INVALID_VALUE;
 	return enqueue(
-		stream, p, 1,
+		stream, p, d_layout->count,
 		multiplier_of(a_layout->type, b_layout->type, d_layout->type, product->compute),
-		[=](multiplier multiply, int64_t) { multiply(p, a, b, d); });
+		[=](multiplier multiply, int64_t i) {
+			struct product own = p;
+
+			own.added = (const char *)c + i * steps[2];
+			if (p.epilogue.bias)
+				own.epilogue.bias = (const char *)p.epilogue.bias + i * steps[3];
+			multiply(own, (const char *)a + i * steps[0],
+				 (const char *)b + i * steps[1], (char *)d + i * steps[2]);
+		});
 }

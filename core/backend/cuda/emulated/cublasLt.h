@@ -11,6 +11,7 @@ enum cublasLtMatmulDescAttributes_t {
 	CUBLASLT_MATMUL_DESC_TRANSB = 4,
 	CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
 	CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+	CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE = 10,
 	CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
 	CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,
 };
@@ -28,7 +29,14 @@ enum cublasLtMatmulTile_t {
 	CUBLASLT_MATMUL_TILE_128x128 = 20,
 	CUBLASLT_MATMUL_TILE_128x160 = 29,
 };
-enum cublasLtReductionScheme_t { CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2 };
+enum cublasLtReductionScheme_t {
+	CUBLASLT_REDUCTION_SCHEME_NONE = 0,
+	CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
+};
+enum cublasLtMatrixLayoutAttribute_t {
+	CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,
+	CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6,
+};
 enum cublasLtEpilogue_t {
 	CUBLASLT_EPILOGUE_DEFAULT = 1,
 	CUBLASLT_EPILOGUE_BIAS = 4,
@@ -62,6 +70,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type,
 					  uint64_t rows, uint64_t columns, int64_t pitch);
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+						cublasLtMatrixLayoutAttribute_t what,
+						const void *value, size_t bytes);
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout);
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference);

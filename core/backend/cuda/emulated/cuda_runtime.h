@@ -98,6 +98,11 @@ static inline unsigned atomicInc(unsigned *at, unsigned limit)
 	return before;
 }
 
+static inline void *__cvta_global_to_generic(size_t address)
+{
+	return (void *)address;
+}
+
 template <typename T> static inline T __ldcg(const T *at)
 {
 	return *at;
@@ -160,6 +165,11 @@ cudaError_t cudaFreeHost(void *memory);
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
 			    cudaStream_t stream);
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+			      size_t width, size_t rows, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t rows,
+			      cudaStream_t stream);
+cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
@@ -186,6 +196,12 @@ static inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute
 {
 	return emulated_set_shared_memory((const void *)kernel, bytes);
 }
+
+/*
+ * Every call that can fail on a GPU asks this first; `kind`: alloc, copy, launch, sync or other.
+ * KABLATE_EMULATED_FAIL names one that fails.
+ */
+cudaError_t emulated_call(const char *kind, cudaStream_t stream);
 
 /* Queues work on a stream. */
 void emulated_enqueue(cudaStream_t stream, std::function<void()> work);

@@ -9,22 +9,23 @@
 #include <tuple>
 
 template <typename... Parameters, typename... Arguments>
-static void launch_kernel(void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
-			  cudaStream_t stream, const Arguments &...arguments)
+static void launch_kernel(void (*kernel)(struct replicas, Parameters...), dim3 blocks, int threads,
+			  int bytes, struct launch_stream on, const Arguments &...arguments)
 {
-	const std::tuple<Parameters...> copies(arguments...);
+	const std::tuple<struct replicas, Parameters...> copies(on.replicas, arguments...);
 
-	emulated_launch(stream, (const void *)kernel,
-			{ __PRETTY_FUNCTION__, blocks, dim3((unsigned)threads), bytes,
-			  [=] { std::apply(kernel, copies); } });
+	emulated_launch(on.stream, (const void *)kernel,
+			{ __PRETTY_FUNCTION__, on.replicas.blocks(blocks), dim3((unsigned)threads),
+			  bytes, [=] { std::apply(kernel, copies); } });
 }
 
 /* No overlap: a kernel starts when the preceding one has ended. */
 template <typename... Parameters, typename... Arguments>
-static void launch_pdl(bool, void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
-		       cudaStream_t stream, const Arguments &...arguments)
+static void launch_pdl(bool, void (*kernel)(struct replicas, Parameters...), dim3 blocks,
+		       int threads, int bytes, struct launch_stream on,
+		       const Arguments &...arguments)
 {
-	launch_kernel(kernel, blocks, threads, bytes, stream, arguments...);
+	launch_kernel(kernel, blocks, threads, bytes, on, arguments...);
 }
 
 static inline void pdl_wait(void)

@@ -3,7 +3,7 @@
  *
  * A stream is a queue of functions.  A wait for an event is a function that runs the other stream
  * up to the event.  With KABLATE_EMULATED_RACES=on a launch runs its kernel twice, in both orders
- * of threads, and compares all device memory.
+ * of threads, and compares all device memory.  KABLATE_EMULATED_FAIL makes a call fail.
  */
 #include <cuda_runtime.h>
 
@@ -80,6 +80,67 @@ static cudaError_t note(cudaError_t error)
 	return error;
 }
 
+/*
+ * KABLATE_EMULATED_FAIL=CALL:N:HOW makes the N-th call of a kind fail.  HOW: `memory`, this call
+ * alone finds no memory; `kernel`, its work fails when the device runs it, and after that every
+ * call; `lost`, it and every later call.  Calls are counted per kind; at the end of the process the
+ * counts are written to the file KABLATE_EMULATED_COUNT, a line "CALL COUNT" each.
+ */
+static struct injection {
+	std::map<std::string, long> calls;
+	std::string call, how;
+	long number = 0;
+
+	injection()
+	{
+		const char *text = getenv("KABLATE_EMULATED_FAIL");
+		char kind[16], way[16];
+
+		if (!text)
+			return;
+		if (sscanf(text, "%15[^:]:%ld:%15s", kind, &number, way) != 3)
+			abort();
+		call = kind;
+		how = way;
+	}
+	~injection()
+	{
+		const char *path = getenv("KABLATE_EMULATED_COUNT");
+		FILE *file = path ? fopen(path, "w") : NULL;
+
+		for (const auto &entry : calls)
+			if (file)
+				fprintf(file, "%s %ld\n", entry.first.c_str(), entry.second);
+		if (file)
+			fclose(file);
+	}
+} injection;
+
+static void fail_device(const char *failure)
+{
+	if (device.failure.empty())
+		device.failure = failure;
+}
+
+/* The error that every call returns once the device has failed. */
+static cudaError_t sticky(void)
+{
+	return device.failure.empty() ? cudaSuccess : cudaErrorLaunchFailure;
+}
+
+cudaError_t emulated_call(const char *kind, cudaStream_t stream)
+{
+	if (++injection.calls[kind] != injection.number || injection.call != kind)
+		return sticky();
+	if (injection.how == "memory")
+		return note(cudaErrorMemoryAllocation);
+	if (injection.how == "kernel" && stream)
+		emulated_enqueue(stream, [] { fail_device("unspecified launch failure"); });
+	else
+		fail_device("uncorrectable ECC error encountered");
+	return sticky();
+}
+
 const char *cudaGetErrorString(cudaError_t error)
 {
 	switch (error) {
@@ -106,7 +167,7 @@ const char *cudaGetErrorString(cudaError_t error)
 /* The error of a kernel is sticky. */
 cudaError_t cudaPeekAtLastError(void)
 {
-	return device.failure.empty() ? device.error : cudaErrorLaunchFailure;
+	return sticky() == cudaSuccess ? device.error : sticky();
 }
 
 cudaError_t cudaGetLastError(void)
@@ -161,7 +222,7 @@ cudaError_t cudaMemGetInfo(size_t *free_now, size_t *total)
 {
 	*free_now = DEVICE_BYTES - device.allocated;
 	*total = DEVICE_BYTES;
-	return cudaSuccess;
+	return emulated_call("other", NULL);
 }
 
 /* --------------------------------------------------------------------- streams */
@@ -230,13 +291,21 @@ static cudaError_t wait_for_all(void)
 		return note(cudaErrorStreamCaptureUnsupported);
 	for (struct emulated_stream *s : device.streams)
 		run_until(s, s->issued);
-	return device.failure.empty() ? cudaSuccess : cudaErrorLaunchFailure;
+	return sticky();
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+	return wait_for_all();
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
+	const cudaError_t error = emulated_call("other", NULL);
 	static int made;
 
+	if (error != cudaSuccess)
+		return error;
 	*stream = new struct emulated_stream();
 	(*stream)->runs_at_once = races_enabled() && made++ % 2 == 1;
 	device.streams.insert(*stream);
@@ -257,13 +326,16 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 	if (is_capturing())
 		return note(cudaErrorStreamCaptureUnsupported);
 	run_until(stream, stream->issued);
-	return device.failure.empty() ? cudaSuccess : cudaErrorLaunchFailure;
+	return emulated_call("sync", NULL);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 {
-	*event = new struct emulated_event();
-	return cudaSuccess;
+	const cudaError_t error = emulated_call("other", NULL);
+
+	if (error == cudaSuccess)
+		*event = new struct emulated_event();
+	return error;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
@@ -279,7 +351,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 		event->record = stream->capture->records++;
 		capture_item(stream, { captured::RECORD, NULL, NULL, event->record });
 	}
-	return cudaSuccess;
+	return emulated_call("other", NULL);
 }
 
 /* Makes the stream wait until `other` has run `number` items. */
@@ -299,8 +371,10 @@ static bool is_open(const struct emulated_capture *capture)
 /* A stream that waits for a captured event joins the capture. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
-	if (!event->stream)
-		return cudaSuccess;
+	const cudaError_t error = emulated_call("other", NULL);
+
+	if (error != cudaSuccess || !event->stream)
+		return error;
 	if (stream->capture && stream->capture != event->capture) {
 		stream->capture->invalid = true;
 		return note(cudaErrorStreamCaptureUnsupported);
@@ -322,14 +396,18 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 		return note(cudaErrorStreamCaptureUnsupported);
 	if (event->stream)
 		run_until(event->stream, event->number);
-	return device.failure.empty() ? cudaSuccess : cudaErrorLaunchFailure;
+	return emulated_call("sync", NULL);
 }
 
 /* ---------------------------------------------------------------------- memory */
 
 cudaError_t emulated_malloc(void **memory, size_t bytes)
 {
+	const cudaError_t error = emulated_call("alloc", NULL);
+
 	*memory = NULL;
+	if (error != cudaSuccess)
+		return error;
 	if (is_capturing())
 		return note(cudaErrorStreamCaptureUnsupported);
 	if (bytes > DEVICE_BYTES - device.allocated)
@@ -362,7 +440,11 @@ cudaError_t cudaFree(void *memory)
 
 cudaError_t emulated_malloc_host(void **memory, size_t bytes)
 {
-	*memory = malloc(bytes);
+	const cudaError_t error = emulated_call("alloc", NULL);
+
+	*memory = error == cudaSuccess ? malloc(bytes) : NULL;
+	if (error != cudaSuccess)
+		return error;
 	if (!*memory)
 		return note(cudaErrorMemoryAllocation);
 	memset(*memory, EMULATED_UNSET, bytes);
@@ -391,6 +473,10 @@ static bool is_on_device(const void *at, size_t bytes)
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
 			    cudaStream_t stream)
 {
+	const cudaError_t error = emulated_call("copy", stream);
+
+	if (error != cudaSuccess)
+		return error;
 	if (!is_on_device(kind == cudaMemcpyHostToDevice ? to : from, bytes))
 		return note(cudaErrorInvalidValue);
 	emulated_enqueue(stream, [=] { memcpy(to, from, bytes); });
@@ -399,9 +485,53 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
+	const cudaError_t error = emulated_call("copy", stream);
+
+	if (error != cudaSuccess)
+		return error;
 	if (!is_on_device(to, bytes))
 		return note(cudaErrorInvalidValue);
 	emulated_enqueue(stream, [=] { memset(to, value, bytes); });
+	return cudaSuccess;
+}
+
+/* Of `rows` rows that begin `pitch` bytes apart. */
+static bool are_on_device(const void *at, size_t pitch, size_t width, size_t rows)
+{
+	return width <= pitch && is_on_device(at, (rows - 1) * pitch + width);
+}
+
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+			      size_t width, size_t rows, cudaMemcpyKind kind, cudaStream_t stream)
+{
+	const cudaError_t error = emulated_call("copy", stream);
+
+	if (error != cudaSuccess)
+		return error;
+	if (kind == cudaMemcpyHostToDevice ? !are_on_device(to, to_pitch, width, rows)
+					   : !are_on_device(from, from_pitch, width, rows))
+		return note(cudaErrorInvalidValue);
+	emulated_enqueue(stream, [=] {
+		for (size_t i = 0; i < rows; i++)
+			memcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch,
+			       width);
+	});
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t rows,
+			      cudaStream_t stream)
+{
+	const cudaError_t error = emulated_call("copy", stream);
+
+	if (error != cudaSuccess)
+		return error;
+	if (!are_on_device(to, pitch, width, rows))
+		return note(cudaErrorInvalidValue);
+	emulated_enqueue(stream, [=] {
+		for (size_t i = 0; i < rows; i++)
+			memset((char *)to + i * pitch, value, width);
+	});
 	return cudaSuccess;
 }
 
@@ -455,14 +585,20 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned)
 {
-	*executable = new struct emulated_graph(*graph);
-	return cudaSuccess;
+	const cudaError_t error = emulated_call("other", NULL);
+
+	if (error == cudaSuccess)
+		*executable = new struct emulated_graph(*graph);
+	return error;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
 {
 	std::vector<struct emulated_event> recorded(executable->records + 1);
+	const cudaError_t error = emulated_call("launch", stream);
 
+	if (error != cudaSuccess)
+		return error;
 	for (const struct captured &item : executable->list) {
 		struct emulated_stream *to = item.stream ? item.stream : stream;
 		struct emulated_event &event = recorded[item.record];
@@ -567,6 +703,8 @@ static std::string run_in_both_orders(const struct emulated::launch &launch)
 
 void emulated_launch(cudaStream_t stream, const void *kernel, const struct emulated::launch &launch)
 {
+	if (emulated_call("launch", stream) != cudaSuccess)
+		return;
 	if (!is_valid_launch(kernel, launch)) {
 		note(cudaErrorInvalidConfiguration);
 		return;

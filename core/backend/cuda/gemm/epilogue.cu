@@ -81,6 +81,32 @@ static void set_pointers(const struct plan *p, const struct gemm_operands &opera
 			 operands.pre_activation));
 }
 
+/* A batch of `count` replicas; the distance between them is in elements. */
+static void set_batch(cublasLtMatrixLayout_t layout, const struct replicas &all, int32_t count,
+		      cudaDataType_t type, struct first_error &note)
+{
+	const int64_t stride = (int64_t)replica_stride(all) / size_of_type(type);
+
+	note(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+					      sizeof(count)));
+	note(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+					      &stride, sizeof(stride)));
+}
+
+/* The product in `count` replicas. */
+static void set_replicas(const struct plan *p, const struct replicas &all, int count,
+			 struct first_error &note)
+{
+	const cudaDataType_t result = (cudaDataType_t)p->shape.result;
+
+	for (cublasLtMatrixLayout_t layout : { p->a, p->b })
+		set_batch(layout, all, count, (cudaDataType_t)p->shape.factor, note);
+	set_batch(p->out, all, count, result, note);
+	if (p->shape.epilogue == EPILOGUE_BIAS)
+		note(set(p->product, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE,
+			 (int64_t)replica_stride(all) / size_of_type(result)));
+}
+
 static void create_descriptors(struct plan *p, const struct gemm_operands &operands,
 			       struct first_error &note)
 {
@@ -89,7 +115,10 @@ static void create_descriptors(struct plan *p, const struct gemm_operands &opera
 	const cublasOperation_t operation_a = s.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
 	const cublasOperation_t operation_b = s.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
 
-	note(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+	if (factor == CUDA_R_64F)
+		note(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_64F, CUDA_R_64F));
+	else
+		note(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
 	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)operation_a));
 	note(set(p->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)operation_b));
 	note(set(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(s)));
@@ -150,9 +179,11 @@ static void choose_algorithm(struct cuda_context *g, struct plan *p, struct firs
 	int found = 0, best;
 
 	note(cublasLtMatmulPreferenceCreate(&preference));
-	note(prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)BLAS_MEMORY));
+	note(prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+		    (uint64_t)(REPLICA_FORM ? 0 : BLAS_MEMORY)));
 	note(prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-		    (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+		    (uint32_t)(REPLICA_FORM ? CUBLASLT_REDUCTION_SCHEME_NONE
+					    : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
 	note(prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
 		    (uint32_t)p->shape.b_aligned));
 	note(prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -209,7 +240,11 @@ static const struct plan *plan_for(struct cuda_context *g, const struct gemm_sha
 	*p = {};
 	p->shape = shape;
 	create_descriptors(p, operands, note);
+	if (REPLICA_FORM)
+		set_replicas(p, g->replicas, REPLICAS_PLANNED, note);
 	choose_algorithm(g, p, note);
+	if (REPLICA_FORM)
+		set_replicas(p, g->replicas, replica_count(g->replicas), note);
 	return p;
 }
 
@@ -219,29 +254,57 @@ static bool supports_aux(const struct gemm_shape &s, const void *pre_activation)
 	return s.result == CUDA_R_16BF && s.pitch % 8 == 0 && alignment_of(pre_activation) == 16;
 }
 
+/* alpha and beta in the type that the product is summed in. */
+union factor {
+	float f32;
+	double f64;
+};
+
+struct factors {
+	union factor alpha, beta;
+};
+
+static struct factors factors_of(const struct gemm_shape &s, const struct gemm_operands &operands)
+{
+	struct factors f = {};
+
+	if (s.factor == CUDA_R_64F) {
+		f.alpha.f64 = operands.alpha;
+		f.beta.f64 = operands.addend != NULL;
+	} else {
+		f.alpha.f32 = (float)operands.alpha;
+		f.beta.f32 = operands.addend != NULL;
+	}
+	return f;
+}
+
 bool cuda_gemm_with_epilogue(struct cuda_context *g, struct gemm_shape shape,
 			     struct gemm_operands operands)
 {
 	struct first_error note = { CUBLAS_STATUS_SUCCESS };
 	const void *c = operands.addend ? operands.addend : operands.out;
-	const float beta = operands.addend ? 1 : 0;
+	const struct factors factors = factors_of(shape, operands);
+	const struct replicas &all = g->replicas;
 	const struct plan *p;
 
-	if (shape.factor == CUDA_R_64F || shape.count != 1 ||
-	    (operands.pre_activation && !supports_aux(shape, operands.pre_activation)))
+	if ((shape.factor == CUDA_R_64F && !REPLICA_FORM) || shape.count != 1 ||
+	    (operands.pre_activation &&
+	     (REPLICA_FORM || !supports_aux(shape, operands.pre_activation))))
 		return false;
 	shape.a_aligned = alignment_of(operands.a);
 	shape.b_aligned = alignment_of(operands.b);
 	shape.aligned = min_of(alignment_of(operands.out), alignment_of(c));
 	shape.bias_aligned = alignment_of(operands.bias);
+	operands.bias = in_replica(all, operands.bias, 0);
 	p = plan_for(g, shape, operands);
 	if (!p || !p->exists)
 		return false;
 	set_pointers(p, operands, note);
 	g->issued += cuda_gemm_length;
-	note(cublasLtMatmul(handle(g), p->product, &operands.alpha, operands.b, p->a, operands.a,
-			    p->b, &beta, c, p->out, operands.out, p->out, &p->algorithm,
-			    g->blas_memory, BLAS_MEMORY, g->stream));
+	note(cublasLtMatmul(handle(g), p->product, &factors.alpha, in_replica(all, operands.b, 0),
+			    p->a, in_replica(all, operands.a, 0), p->b, &factors.beta,
+			    in_replica(all, c, 0), p->out, in_replica(all, operands.out, 0), p->out,
+			    &p->algorithm, g->blas_memory, BLAS_MEMORY, g->stream));
 	cuda_note_blas(g, note.status, "a product");
 	return true;
 }

@@ -12,6 +12,11 @@
  * cuBLASLt's heuristic runs once per shape, and the context caches the plan. The choice depends on
  * the shape, the GPU and the version of cuBLASLt. Split-K algorithms reduce in float and in a fixed
  * order.
+ *
+ * The products of replicas are one strided batch. Bits of a product must not depend on how many
+ * there are, so the algorithm is chosen for REPLICAS_PLANNED of them, whatever their number, and it
+ * never splits k: a tile of the output is then summed by one block, in the order of k. Of the
+ * epilogues, replicas have EPILOGUE_NONE and EPILOGUE_BIAS; and they have float64.
  */
 #ifndef CUDA_GEMM_EPILOGUE_CUH
 #define CUDA_GEMM_EPILOGUE_CUH
@@ -19,6 +24,14 @@
 #include "core/backend/cuda/primitives/kernel.cuh"
 
 enum epilogue { EPILOGUE_NONE, EPILOGUE_BIAS, EPILOGUE_GELU, EPILOGUE_GELU_GRADIENT };
+
+#define REPLICAS_PLANNED 64
+
+/* Bytes of an element. */
+static inline int64_t size_of_type(cudaDataType_t type)
+{
+	return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
+}
 
 #ifndef MANY_RESULTS
 #define MANY_RESULTS ((int64_t)1 << 22) /* the emulation uses fewer */
@@ -48,7 +61,7 @@ struct gemm_operands {
 	void *pre_activation; /* or NULL */
 	const void *addend;   /* or NULL; EPILOGUE_NONE only */
 	void *out;
-	float alpha;	    /* 1 with an epilogue */
+	double alpha;	    /* 1 with an epilogue */
 	bool b_can_preload; /* may be read before pdl_wait() */
 };
 

@@ -6,6 +6,9 @@
  * A and B are P::factor: float, double, or bfloat16 with float accumulation. C has its own type.
  * cuBLAS is column-major, so the call computes C^T = op(B)^T op(A)^T. TF32 is off. With one stream
  * and a fixed workspace, cuBLAS is deterministic for a given shape, GPU and version.
+ *
+ * The products of replicas are batches of cuBLASLt, whose algorithm does not depend on how many
+ * there are (epilogue.cuh).
  */
 #ifndef CUDA_GEMM_GEMM_CUH
 #define CUDA_GEMM_GEMM_CUH
@@ -93,6 +96,27 @@ static inline bool custom_or_cublaslt(const struct call *c, const struct gemm_sh
 	       cuda_gemm_with_epilogue(context_of(c), shape, operands);
 }
 
+/* One call of cuBLASLt for each product of a batch: a call computes it in all replicas. */
+static inline void gemm_of_replicas(const struct call *c, struct gemm_shape shape,
+				    struct gemm_operands operands)
+{
+	const int64_t count = shape.count;
+	const auto advance = [](const void *at, int64_t stride, int64_t type) {
+		return (char *)(uintptr_t)at + stride * size_of_type((cudaDataType_t)type);
+	};
+
+	shape.count = 1;
+	for (int64_t i = 0; i < count; i++) {
+		if (!cuda_gemm_with_epilogue(context_of(c), shape, operands))
+			cuda_note_blas(context_of(c), CUBLAS_STATUS_NOT_SUPPORTED, "a product");
+		operands.a = advance(operands.a, shape.a_stride, shape.factor);
+		operands.b = advance(operands.b, shape.b_stride, shape.factor);
+		operands.out = advance(operands.out, shape.stride, shape.result);
+		if (operands.addend)
+			operands.addend = operands.out;
+	}
+}
+
 template <typename F>
 static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
 		 double alpha, matrix<F> a, matrix<F> b, bool add, struct gemm_operand out,
@@ -102,11 +126,15 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 	const struct gemm_shape shape =
 		shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch, stride, count);
 	const void *addend = add ? out.at : NULL;
-	const struct gemm_operands operands = { a.at,	b.at,	NULL,	      NULL,
-						addend, out.at, (float)alpha, b.can_preload };
+	const struct gemm_operands operands = { a.at,	b.at,	NULL,  NULL,
+						addend, out.at, alpha, b.can_preload };
 
 	if (m == 0 || n == 0 || cuda_small_gemm(context_of(c), shape, operands))
 		return;
+	if (REPLICA_FORM) {
+		gemm_of_replicas(c, shape, operands);
+		return;
+	}
 	if (data_type(a.at) == CUDA_R_16BF && alpha == 1 && is_store_bound(m, n, k) &&
 	    cuda_gemm_with_epilogue(context_of(c), shape, operands))
 		return;
@@ -121,7 +149,10 @@ static void gemm(const struct call *c, bool trans_a, bool trans_b, int64_t m, in
 		       "a product");
 }
 
-/* Batched product with device arrays of pointers; type: of the output. */
+/*
+ * Batched product with device arrays of pointers; type: of the output.  Every replica has arrays of
+ * its own, and so a call of its own.
+ */
 template <typename F>
 static void gemm_batched(const struct call *c, bool trans_a, bool trans_b, int64_t m, int64_t n,
 			 int64_t k, double alpha, const F *const *a, int64_t lda, const F *const *b,
@@ -129,18 +160,24 @@ static void gemm_batched(const struct call *c, bool trans_a, bool trans_b, int64
 			 int64_t pitch, int64_t count)
 {
 	const typename accumulator_of<F>::real factor = alpha, beta = add;
+	const struct replicas &all = context_of(c)->replicas;
 
 	if (m == 0 || n == 0)
 		return;
-	context_of(c)->issued += cuda_gemm_length;
-	cuda_note_blas(context_of(c),
-		       cublasGemmBatchedEx(context_of(c)->blas, op_of(trans_b), op_of(trans_a),
-					   (int)n, (int)m, (int)k, &factor, (const void *const *)b,
-					   data_type((const F *)NULL), (int)ldb,
-					   (const void *const *)a, data_type((const F *)NULL),
-					   (int)lda, &beta, out, type, (int)pitch, (int)count,
-					   accumulator_of<F>::TYPE, CUBLAS_GEMM_DEFAULT),
-		       "products");
+	for (int r = 0; r < replica_count(all); r++) {
+		context_of(c)->issued += cuda_gemm_length;
+		cuda_note_blas(context_of(c),
+			       cublasGemmBatchedEx(context_of(c)->blas, op_of(trans_b),
+						   op_of(trans_a), (int)n, (int)m, (int)k, &factor,
+						   (const void *const *)in_replica(all, b, r),
+						   data_type((const F *)NULL), (int)ldb,
+						   (const void *const *)in_replica(all, a, r),
+						   data_type((const F *)NULL), (int)lda, &beta,
+						   in_replica(all, out, r), type, (int)pitch,
+						   (int)count, accumulator_of<F>::TYPE,
+						   CUBLAS_GEMM_DEFAULT),
+			       "products");
+	}
 }
 
 /*
@@ -166,7 +203,7 @@ static bool gemm_accumulate(const struct call *c, bool trans_a, bool trans_b, in
 {
 	return custom_or_cublaslt(
 		c, shape_of(EPILOGUE_NONE, trans_a, trans_b, m, n, k, a, b, out, pitch),
-		{ a.at, b.at, NULL, NULL, addend, out.at, (float)alpha, b.can_preload });
+		{ a.at, b.at, NULL, NULL, addend, out.at, alpha, b.can_preload });
 }
 
 /* ------------------------------------------------------------- GEMM operands */

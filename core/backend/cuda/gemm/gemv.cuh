@@ -337,8 +337,9 @@ template <typename P> struct gemv_epilogue {
 
 template <typename P, int ROWS, int OUTS, bool NORMED>
 static __global__ void __launch_bounds__(GEMV_WARPS *WARP)
-	gemv_kernel(const __grid_constant__ gemv_params<P> p)
+	gemv_kernel(struct replicas replicas, const __grid_constant__ gemv_params<P> given)
 {
+	const auto &p = replicas.own_copy(given);
 	typedef typename P::real real;
 	typedef typename P::factor factor;
 	__shared__ real shared[GEMV_WARPS][ROWS * OUTS];

@@ -91,9 +91,14 @@ static __device__ float reduce_warps(const float (&warp_partials)[NARROW_WARPS][
  */
 template <typename P>
 static __global__ void __launch_bounds__(NARROW_THREADS, NARROW_BLOCKS_PER_SM)
-	narrow_linear_forward_kernel(matrix<bf16> x, const bf16 *transposed, int64_t I, int O,
-				     const float *b, output_view<P> y)
+	narrow_linear_forward_kernel(struct replicas replicas,
+				     const __grid_constant__ matrix<bf16> given_x,
+				     const bf16 *transposed, int64_t I, int O, const float *b,
+				     const __grid_constant__ output_view<P> given_y)
 {
+	replicas.to_own(transposed, b);
+	const auto &x = replicas.own(given_x);
+	const auto &y = replicas.own(given_y);
 	__shared__ float warp_partials[NARROW_WARPS][NARROW_ROWS][NARROW_OUTPUTS];
 	const int warp = (int)threadIdx.x / WARP, group_id = fragment_row(0),
 		  channel_offset = 8 * ((int)threadIdx.x % 4);
@@ -158,9 +163,14 @@ static __device__ struct vec8 load_dy4(const input_view<P> &dy, int64_t row, int
  */
 template <typename P, enum vec_kind KIND>
 static __global__ void __launch_bounds__(NARROW_THREADS, NARROW_BLOCKS_PER_SM)
-	narrow_linear_dx_kernel(input_view<P> dy, const bf16 *w, int64_t I, int O,
-				gradient_view<P> dx, int64_t pitch)
+	narrow_linear_dx_kernel(struct replicas replicas,
+				const __grid_constant__ input_view<P> given_dy, const bf16 *w,
+				int64_t I, int O, const __grid_constant__ gradient_view<P> given_dx,
+				int64_t pitch)
 {
+	replicas.to_own(w);
+	const auto &dy = replicas.own(given_dy);
+	const auto &dx = replicas.own(given_dx);
 	constexpr int ROWS = NARROW_ROWS / 8, COLUMNS = NARROW_CHANNELS / 8;
 	const int warp = (int)threadIdx.x / WARP, group_id = fragment_row(0),
 		  thread_in_group = (int)threadIdx.x % 4;
@@ -232,9 +242,12 @@ static __device__ __forceinline__ uint32_t pack_halves(uint32_t a, uint32_t b, b
 
 /* A block sums a range of rows for some columns of x. transposed: dy^T [16,N]. */
 static __global__ void __launch_bounds__(NARROW_THREADS, NARROW_BLOCKS_PER_SM)
-	narrow_linear_dw_kernel(matrix<bf16> x, const bf16 *transposed, int64_t N, int64_t I,
-				float *partials)
+	narrow_linear_dw_kernel(struct replicas replicas,
+				const __grid_constant__ matrix<bf16> given_x,
+				const bf16 *transposed, int64_t N, int64_t I, float *partials)
 {
+	replicas.to_own(transposed, partials);
+	const auto &x = replicas.own(given_x);
 	__shared__ float warp_partials[NARROW_WARPS][NARROW_OUTPUTS][NARROW_DW_COLUMNS];
 	const int warp = (int)threadIdx.x / WARP, group_id = fragment_row(0),
 		  row_offset = 4 * ((int)threadIdx.x % 4);

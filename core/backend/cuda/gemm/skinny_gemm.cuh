@@ -117,8 +117,9 @@ template <typename P, int TILES> struct skinny_gemm_sums {
 
 template <typename P, int TILES>
 static __global__ void __launch_bounds__(SKINNY_WARPS *WARP)
-	skinny_gemm_kernel(const __grid_constant__ gemv_params<P> p)
+	skinny_gemm_kernel(struct replicas replicas, const __grid_constant__ gemv_params<P> given)
 {
+	const auto &p = replicas.own_copy(given);
 	typedef skinny_gemm_sums<P, TILES> sums;
 	constexpr int HALF = SKINNY_WARPS / 2;
 	__shared__ float shared[HALF][sums::OUTS * sums::SMEM_PITCH], zero;

@@ -141,10 +141,10 @@ static __device__ __forceinline__ void for_each_pair(const struct small_gemm &p,
 
 /* Accumulators start from the bias or addend, which is loaded while tiles are in flight. */
 template <int ROWS, enum vec_kind KIND>
-static __device__ __forceinline__ void init_accumulators(const struct small_gemm &p,
+static __device__ __forceinline__ void init_accumulators(const struct small_gemm &p, unsigned z,
 							 float (&acc)[ROWS / 16][2][4])
 {
-	const input_view<P> addend = p.addend + blockIdx.z * p.stride;
+	const input_view<P> addend = p.addend + z * p.stride;
 
 	clear(acc);
 	if (!p.addend && !p.bias)
@@ -182,15 +182,16 @@ static __device__ __forceinline__ void store_output(const struct small_gemm &p, 
 
 template <int ROWS, bool TRANSPOSED_B, enum vec_kind KIND, enum epilogue EPILOGUE>
 static __global__ void __launch_bounds__(THREADS)
-	small_gemm_kernel(const __grid_constant__ struct small_gemm p)
+	small_gemm_kernel(struct replicas replicas, const __grid_constant__ struct small_gemm given)
 {
+	const auto &p = replicas.own(given);
 	typedef stage<ROWS, TRANSPOSED_B> stage_of;
 	const uint32_t start = smem_address(dynamic_smem());
 	const int column = (int)blockIdx.y * TILE;
-	const bf16 *a = p.a + blockIdx.z * p.a_stride + (int)blockIdx.x * ROWS * p.a_pitch;
-	const bf16 *b =
-		p.b + blockIdx.z * p.b_stride + (TRANSPOSED_B ? column * p.b_pitch : column);
-	const output_view<P> out = p.out + blockIdx.z * p.stride;
+	const unsigned z = replicas.block_z(); /* number of the product in the batch */
+	const bf16 *a = p.a + z * p.a_stride + (int)blockIdx.x * ROWS * p.a_pitch;
+	const bf16 *b = p.b + z * p.b_stride + (TRANSPOSED_B ? column * p.b_pitch : column);
+	const output_view<P> out = p.out + z * p.stride;
 	float acc[ROWS / 16][2][4];
 
 	if (p.b_can_preload)
@@ -205,7 +206,7 @@ static __global__ void __launch_bounds__(THREADS)
 				.copy(p, a, pass == 1, b, pass == (p.b_can_preload ? 0 : 1),
 				      step * TILE);
 	}
-	init_accumulators<ROWS, KIND>(p, acc);
+	init_accumulators<ROWS, KIND>(p, z, acc);
 #pragma unroll 1
 	for (int step = 0; step * TILE < p.k; step++) {
 		const int next = step + STAGES - 1;
@@ -227,7 +228,7 @@ static void launch_small_gemm(struct cuda_context *g, const struct small_gemm &p
 			  (unsigned)count);
 
 	launch_pdl(g->pdl, small_gemm_kernel<ROWS, TRANSPOSED_B, KIND, EPILOGUE>, blocks, THREADS,
-		   STAGES * stage<ROWS, TRANSPOSED_B>::BYTES, g->stream, p);
+		   STAGES * stage<ROWS, TRANSPOSED_B>::BYTES, stream_of(g), p);
 	g->issued++;
 	cuda_note(g, cudaPeekAtLastError(), "a small product");
 }
@@ -277,13 +278,17 @@ static bool is_supported(const struct gemm_shape &s, const struct gemm_operands 
 	       is_aligned(s, operands) && (s.result == CUDA_R_16BF || !operands.pre_activation);
 }
 
-#define ENOUGH_BLOCKS 128 /* to fill a large GPU; with fewer, blocks have 16 rows instead of 32 */
+/*
+ * To fill a large GPU; with fewer, blocks have 16 rows instead of 32.  Replicas fill it together.
+ */
+#define ENOUGH_BLOCKS 128
 
 bool cuda_small_gemm(struct cuda_context *g, const struct gemm_shape &s,
 		     const struct gemm_operands &operands)
 {
 	const bool bf16_storage = s.result == CUDA_R_16BF;
-	const bool many = (s.m + 31) / 32 * ((s.n + TILE - 1) / TILE) * s.count >= ENOUGH_BLOCKS;
+	const bool many = REPLICA_FORM ||
+			  (s.m + 31) / 32 * ((s.n + TILE - 1) / TILE) * s.count >= ENOUGH_BLOCKS;
 	const auto launch =
 		s.trans_b ? (many ? launch_epilogue<32, true> : launch_epilogue<16, true>)
 			  : (many ? launch_epilogue<32, false> : launch_epilogue<16, false>);

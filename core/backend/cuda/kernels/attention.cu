@@ -5,9 +5,10 @@
  *
  *     dP_ij = dO_i.v_j * mask_ij,  delta_i = dO_i.o_i,  dS_ij = P_ij (dP_ij - delta_i)
  *     dQ = scale dS K          dK = scale dS' Q       dV = (P mask)' dO
- *     dkey_bias_j = sum_i dS_ij
+ *     dkey_bias_j = sum_i dS_ij  ddistance_bias_d = sum_{i - j = d} dS_ij
  *
- * and for the band, with dC = band dS inside it and 0 outside:
+ * (a cap of the scores multiplies dS by its slope), and for the band, with dC = band dS inside it
+ * and 0 outside:
  *
  *     dq_j += scale sum_i dC_ij k_i    dk_i += scale sum_j dC_ij q_j
  *     dband = sum_ij dS_ij cross_ij
@@ -22,7 +23,7 @@
 #include "core/backend/cuda/attention/attention.cuh"
 #include "core/backend/cuda/decode/decode_attention.cuh"
 
-static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
+static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT, DISTANCE_BIAS };
 
 /* The index of element (b, h, i, j) in the stream of random numbers. */
 template <typename P>
@@ -46,6 +47,7 @@ template <typename P> struct buffers {
 	typename P::factor *ds;		   /* ... as products read it */
 	typename P::factor *dcross;	   /* ... of the band */
 	typename P::real *dk, *dv, *dbias; /* [B,H,S,width], [B,H,S]: sums of each query head */
+	typename P::real *ddistance;	   /* [H,S] */
 	double *dband;			   /* [B,H,T] */
 	double *sum_work;
 };
@@ -80,6 +82,7 @@ static buffers<P> alloc_buffers(struct scratch *m, const struct node *n, enum pa
 	f.dk = m->alloc<typename P::real>(lines * n->in[K]->dim[3]);
 	f.dv = m->alloc<typename P::real>(lines * n->in[V]->dim[3]);
 	f.dbias = n->in[KEY_BIAS] ? m->alloc<typename P::real>(lines) : NULL;
+	f.ddistance = n->in[DISTANCE_BIAS] ? m->alloc<typename P::real>(s.H * s.S) : NULL;
 	f.dband = m->alloc<double>(s.B * s.H * s.T);
 	f.sum_work = m->alloc<double>(SUM_PARTS);
 	return f;
@@ -221,6 +224,9 @@ static void backward_rows(const struct call *c, const buffers<P> &given, struct 
 				p = exp(row[j] - normal);
 				keep = (real)mask.at(mask_index(s, b, h, i, j));
 				ds = p * (f.dscore[at + j] * keep - delta);
+				if (s.softcap > 0)
+					ds *= formulas<P>::score_cap_slope(row[j],
+									   s.inverse_softcap);
 			}
 			f.p[at + j] = (factor)(p * keep);
 			f.dscore[at + j] = ds;
@@ -254,6 +260,28 @@ static void backward_bias(const struct call *c, const buffers<P> &given, struct 
 		for (int64_t r = 0; r < x.n; r++)
 			sum += f.dscore[(head * s.rows + r) * s.pitch + j];
 		f.dbias[head * s.S + j] += sum;
+	});
+}
+
+/* ddistance_d += sum of dS_ij over examples and i - j = d */
+template <typename P>
+static void backward_distances(const struct call *c, const buffers<P> &given, struct query_block x)
+{
+	const buffers<P> f = given;
+	const scores<P> s = f.s;
+
+	each(c, s.H * x.keys, [=] __device__(int64_t item) {
+		const int64_t h = item / x.keys, d = item % x.keys;
+		typename P::real sum = 0;
+
+		for (int64_t b = 0; b < s.B; b++)
+			for (int64_t r = 0; r < x.n; r++) {
+				const int64_t j = x.first + r - d;
+
+				if (j >= 0)
+					sum += f.dscore[((b * s.H + h) * s.rows + r) * s.pitch + j];
+			}
+		f.ddistance[h * s.S + d] += sum;
 	});
 }
 
@@ -326,6 +354,8 @@ static void backward_block(const struct call *c, const buffers<P> &f, const head
 			      from_buffer(f.dk, s.H, s.S, kl.width));
 	if (c->din[KEY_BIAS])
 		backward_bias<P>(c, f, x);
+	if (c->din[DISTANCE_BIAS])
+		backward_distances<P>(c, f, x);
 	if (f.dcross) {
 		scale_band<P>(c, f, x);
 		backward_band<P>(c, f, x);
@@ -349,17 +379,21 @@ template <typename P> static void backward_blocks(const struct call *c)
 	const head_factor<P> d_o = rounded_heads<P>(c, c->node->out[O], c->dout[O], s.H, f.d_o);
 	const struct dropout_mask mask = dropout_mask_of(c);
 	const int64_t lines = s.B * s.H * s.S;
-	const auto dband = input_gradient<P>(c, BAND);
+	const auto dband = input_gradient<P>(c, BAND),
+		   ddistance = input_gradient<P>(c, DISTANCE_BIAS);
 
 	zero<P>(c, f.dk, lines * s.k.layout.width);
 	zero<P>(c, f.dv, lines * v.layout.width);
 	zero<P>(c, f.dbias, lines);
+	zero<P>(c, f.ddistance, s.H * s.S);
 	for (int64_t first = 0; first < s.T; first += s.rows)
 		backward_block<P>(c, f, v, d_o, block_at(s, first), mask);
 	put_shared<P>(c, K, f.dk, s.H);
 	put_shared<P>(c, V, f.dv, s.H);
 	if (f.dbias)
 		put_shared<P>(c, KEY_BIAS, f.dbias, s.H);
+	if (ddistance)
+		each(c, s.H * s.S, [=] __device__(int64_t i) { ddistance.put(i, f.ddistance[i]); });
 	if (dband)
 		sum_all(
 			c, s.B * s.H * s.T, [=] __device__(int64_t i) { return f.dband[i]; },

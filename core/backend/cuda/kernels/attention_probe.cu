@@ -6,9 +6,9 @@
  */
 #include "core/backend/cuda/attention/scores.cuh"
 
-enum { Q, K, LSE, KEY_BIAS, BAND, QUERY_BIAS };
+enum { Q, K, LSE, KEY_BIAS, BAND, QUERY_BIAS, DISTANCE_BIAS };
 
-static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, -1 };
+static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, -1, DISTANCE_BIAS };
 
 /* Count, means, sums of squared deviations and of their products, for pairs (a, b). */
 struct moments {
@@ -136,7 +136,7 @@ static void probe_queries(const struct call *c, const buffers<P> &given, struct 
 			const real p = j <= i ? exp(l) : 0;
 
 			row[j] = p;
-			entropy -= (double)p * (double)l;
+			entropy -= p > 0 ? (double)p * (double)l : 0;
 		}
 		entropy = block_sum(entropy);
 		if (threadIdx.x == 0) {

@@ -39,8 +39,11 @@ static struct all_columns columns_of(const struct node *n)
 }
 
 /* blockIdx.y selects the input. */
-template <int N, typename F> static __global__ void concat_columns_kernel(struct all_columns s, F f)
+template <int N, typename F>
+static __global__ void concat_columns_kernel(struct replicas replicas, struct all_columns s,
+					     F given)
 {
+	const auto &f = replicas.own_copy(given);
 	const struct columns &of = s.of[blockIdx.y];
 
 	pdl_wait();

@@ -1,11 +1,9 @@
 /*
  * embedding: y[r] = table[tokens[r]] + positions[past + t].
  *
- * Backward must add many rows of dy to one row of dtable without atomics.  It sorts the rows by
- * token with a stable sort; then one block sums the rows of each token in their order.
+ * Backward adds the rows of dy to the rows of dtable, by their tokens.
  */
-#include "core/backend/cuda/primitives/sort.cuh"
-#include "core/backend/cuda/primitives/kernel.cuh"
+#include "core/backend/cuda/primitives/scatter_rows.cuh"
 
 /* y[r] = table[tokens[r]] + positions[past + t] */
 template <typename P> static void forward(const struct call *c)
@@ -31,126 +29,6 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-/* The rows of dy sorted by token; rows of one token keep their order. */
-struct sorted {
-	int32_t *tokens, *rows, *row_index;
-	void *sort_work;
-	size_t sort_bytes;
-};
-
-static struct sorted alloc_sorted(struct scratch *m, int64_t rows)
-{
-	struct sorted s;
-
-	s.tokens = m->alloc<int32_t>(rows);
-	s.rows = m->alloc<int32_t>(rows);
-	s.row_index = m->alloc<int32_t>(rows);
-	s.sort_bytes = sort_work((int)rows);
-	s.sort_work = m->alloc<char>((int64_t)s.sort_bytes);
-	return s;
-}
-
-#define READS 8 /* loads of a thread in flight */
-
-/*
- * The sum of dy[row] over a thread's share of the sorted rows with the token of row `first`, in
- * order: READS rows from row `own` on, then again every `step` rows.
- */
-template <typename R, typename T>
-static __device__ R sum_of_token(const struct sorted &s, int64_t first, int64_t own, int64_t step,
-				 int64_t n, const T *dy, int64_t e)
-{
-	const int32_t token = s.tokens[first];
-	R sum = 0;
-	bool more = true;
-
-	for (int64_t i = own; more; i += step) {
-		int32_t row[READS];
-		R x[READS];
-
-#pragma unroll
-		for (int k = 0; k < READS; k++)
-			row[k] = i + k < n && s.tokens[i + k] == token ? s.rows[i + k] : -1;
-#pragma unroll
-		for (int k = 0; k < READS; k++)
-			x[k] = row[k] >= 0 ? (R)dy[row[k] * e] : 0;
-#pragma unroll
-		for (int k = 0; k < READS; k++)
-			sum += x[k];
-		more = row[READS - 1] >= 0;
-	}
-	return sum;
-}
-
-/*
- * d[channel] += the sum over all rows of the token, by one block.  With few channels, groups of
- * threads share the rows.
- */
-template <typename R, typename T>
-static __device__ void add_token(const struct sorted &s, int64_t first, int64_t n, const T *dy,
-				 int64_t e, R *d)
-{
-	__shared__ R sums[BLOCK];
-	const int groups = e < BLOCK ? BLOCK / (int)e : 1,
-		  group = groups > 1 ? (int)threadIdx.x / (int)e : 0;
-	const int64_t own = first + group * READS;
-
-	for (int64_t channel = threadIdx.x - group * e; group < groups && channel < e;
-	     channel += BLOCK) {
-		const R sum = sum_of_token<R>(s, first, own, groups * READS, n, dy + channel, e);
-
-		if (groups == 1)
-			d[channel] += sum;
-		else
-			sums[threadIdx.x] = sum;
-	}
-	if (groups == 1)
-		return;
-	__syncthreads();
-	if ((int)threadIdx.x < e) {
-		R sum = 0;
-
-		for (int k = 0; k < groups; k++)
-			sum += sums[k * e + threadIdx.x];
-		d[threadIdx.x] += sum;
-	}
-}
-
-/* Bits that hold every integer below n. */
-static int bits_of(int64_t n)
-{
-	int bits = 1;
-
-	while (n > (int64_t)1 << bits)
-		bits++;
-	return bits;
-}
-
-/* dtable[token] = sum of dy over the rows with that token, in a fixed order */
-template <typename P, typename T>
-static void backward_table(const struct call *c, const T *dy, int64_t rows, int64_t e)
-{
-	struct scratch m = { (char *)c->work, 0 };
-	const struct sorted s = alloc_sorted(&m, rows);
-	auto *d = real_input_gradient<P>(c, 0);
-
-	each(c, rows, [=] __device__(int64_t i) { s.row_index[i] = (int32_t)i; });
-	cuda_note(context_of(c),
-		  sort_pairs(s.sort_work, s.sort_bytes, (const int32_t *)c->in[1], s.tokens,
-			     s.row_index, s.rows, (int)rows, bits_of(c->node->in[0]->dim[0]),
-			     stream_of(c)),
-		  "sort of tokens");
-	if (!call_adds(c, 0))
-		each(c, c->node->in[0]->dim[0] * e, [=] __device__(int64_t i) { d[i] = 0; });
-	each_row(c, rows, [=] __device__(int64_t first) {
-		const int32_t token = s.tokens[first];
-
-		if (first > 0 && s.tokens[first - 1] == token)
-			return;
-		add_token(s, first, rows, dy, e, d + token * e);
-	});
-}
-
 /* y[b,t] = .. + positions[t]; positions beyond the sequence have no gradient. */
 template <typename P>
 static void backward_positions(const struct call *c, const input_view<P> &dy, int64_t examples,
@@ -173,16 +51,15 @@ static void backward_positions(const struct call *c, const input_view<P> &dy, in
 	});
 }
 
-/* The loops are instantiated for the type of dy, so that their loads overlap. */
 template <typename P> static void backward(const struct call *c)
 {
 	const int64_t *dim = c->node->out[0]->dim, rows = dim[0] * dim[1];
 	const input_view<P> dy = output_gradient<P>(c, 0);
+	struct scratch m = { (char *)c->work, 0 };
 
-	if (c->din[0] && ROUNDS<P> && dy.bf16_storage)
-		backward_table<P>(c, (const typename P::factor *)dy.at, rows, dim[2]);
-	else if (c->din[0])
-		backward_table<P>(c, (const typename P::real *)dy.at, rows, dim[2]);
+	if (c->din[0])
+		scatter_rows<P>(c, alloc_sorted_rows(&m, rows), (const int32_t *)c->in[1], rows, dy,
+				dim[2], c->node->in[0]->dim[0], input_gradient<P>(c, 0));
 	if (c->din[2])
 		backward_positions<P>(c, dy, dim[0], dim[1], dim[2]);
 }
@@ -193,7 +70,7 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 
 	(void)threads;
 	if (pass == PASS_BACKWARD)
-		alloc_sorted(&m, n->out[0]->dim[0] * n->out[0]->dim[1]);
+		alloc_sorted_rows(&m, n->out[0]->dim[0] * n->out[0]->dim[1]);
 	return m.used;
 }
 

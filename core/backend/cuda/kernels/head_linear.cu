@@ -145,8 +145,10 @@ template <typename P> struct few_tokens {
 
 template <typename P, int TOKENS>
 static __global__ void __launch_bounds__(FEW_TOKENS_THREADS)
-	head_linear_few_tokens_kernel(const __grid_constant__ few_tokens<P> p)
+	head_linear_few_tokens_kernel(struct replicas replicas,
+				      const __grid_constant__ few_tokens<P> given)
 {
+	const auto &p = replicas.own(given);
 	typedef typename P::real real;
 	__shared__ real shared[FEW_TOKENS_THREADS * 8];
 	const int slice = (int)threadIdx.x / p.across, place = (int)threadIdx.x % p.across;

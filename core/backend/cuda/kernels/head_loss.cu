@@ -301,8 +301,11 @@ static __device__ void copy_row(const cross_entropy<P, L> &s, int64_t t, uint32_
 
 /* A block processes tokens gridDim.x apart.  Shared memory holds the logits of STAGES of them. */
 template <typename P, typename L, int STAGES>
-static __global__ void __launch_bounds__(MAX_THREADS) cross_entropy_kernel(cross_entropy<P, L> s)
+static __global__ void __launch_bounds__(MAX_THREADS)
+	cross_entropy_kernel(struct replicas replicas,
+			     const __grid_constant__ cross_entropy<P, L> given_s)
 {
+	const auto &s = replicas.own(given_s);
 	char *shared = dynamic_smem();
 	const int64_t bytes = row_bytes<L>(s.v);
 	int stage = 0;

@@ -8,9 +8,9 @@
  */
 #include "core/backend/cuda/attention/scores.cuh"
 
-enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT };
+enum { X, Q, K, LSE, KEY_BIAS, BAND, RECENT, DISTANCE_BIAS };
 
-static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT };
+static const struct score_inputs INPUTS = { Q, K, KEY_BIAS, BAND, RECENT, DISTANCE_BIAS };
 
 /* Computes the rows of R of one block of queries, [B,rows,pitch].  Keys after the query are 0. */
 template <typename P>

@@ -75,13 +75,17 @@ struct widths {
  * blockIdx.y.  Its lists lie far apart, because many tokens choose early sources.
  */
 template <typename P, typename T, int N>
-static __global__ void mix_topk_kernel(routes<typename P::real> r, const T *x, struct widths width,
-				       gradient_view<P> y)
+static __global__ void
+mix_topk_kernel(struct replicas replicas, const __grid_constant__ routes<typename P::real> given_r,
+		const T *x, struct widths width, const __grid_constant__ gradient_view<P> given_y)
 {
+	replicas.to_own(x);
+	const auto &r = replicas.own(given_r);
+	const auto &y = replicas.own(given_y);
 	typedef typename P::real real;
 	__shared__ real part[WARPS][WARP * N];
 	const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-	const int64_t b = blockIdx.z, slice = (int64_t)blockIdx.y * WARP * N;
+	const int64_t b = replicas.block_z(), slice = (int64_t)blockIdx.y * WARP * N;
 	const int64_t channel = slice + lane * N, own = (int64_t)warp * gridDim.x + blockIdx.x;
 	const T *from = x + b * r.rows * width.x_pitch + (channel < width.row ? channel : 0);
 

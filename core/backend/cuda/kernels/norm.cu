@@ -157,8 +157,9 @@ template <typename P> static __device__ void prefetch_weights(const norm_call<P>
 /* s = x + residual, y = w (s - mean) / deviation + b */
 template <typename P, typename S>
 static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
-	norm_forward_kernel(norm_call<P> m)
+	norm_forward_kernel(struct replicas replicas, const __grid_constant__ norm_call<P> given_m)
 {
+	const auto &m = replicas.own(given_m);
 	typedef typename P::real real;
 	const int64_t row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
 	const real width = (real)m.width;
@@ -203,8 +204,10 @@ static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
 
 template <typename P, typename S>
 static __global__ void __launch_bounds__(BLOCK, RESIDENT<typename P::real, S>)
-	norm_recompute_kernel(norm_call<P> m)
+	norm_recompute_kernel(struct replicas replicas,
+			      const __grid_constant__ norm_call<P> given_m)
 {
+	const auto &m = replicas.own(given_m);
 	typedef typename P::real real;
 	const int64_t row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
 	const norm_weights<real, S> weights(m);
@@ -368,8 +371,11 @@ static __device__ void add_teams(weight_sums<R, S> &sums, struct row_place at)
  */
 template <typename P, typename S, bool SLICED>
 static __global__ void __launch_bounds__(BLOCK)
-	norm_backward_kernel(norm_call<P> m, norm_gradients<P> d)
+	norm_backward_kernel(struct replicas replicas, const __grid_constant__ norm_call<P> given_m,
+			     const __grid_constant__ norm_gradients<P> given_d)
 {
+	const auto &m = replicas.own(given_m);
+	const auto &d = replicas.own(given_d);
 	typedef typename P::real real;
 	const int64_t first_row = (int64_t)blockIdx.x * S::TEAMS + threadIdx.x / S::TEAM;
 	const real width = (real)m.width;

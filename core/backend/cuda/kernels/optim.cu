@@ -90,8 +90,11 @@ static __device__ double add_squares_of(const R *x, int64_t n, int64_t part, int
 }
 
 template <typename R>
-static __global__ void sum_squares_kernel(const __grid_constant__ squares<R> all, double *parts)
+static __global__ void sum_squares_kernel(struct replicas replicas,
+					  const __grid_constant__ squares<R> given, double *parts)
 {
+	replicas.to_own(parts);
+	const auto &all = replicas.own_copy(given);
 	const int at = buffer_of(all, blockIdx.x);
 	const int64_t n = all.list[at].n, of = parts_of(n), part = blockIdx.x - all.before(at);
 	const R *x = all.list[at].x;
@@ -107,9 +110,12 @@ static __global__ void sum_squares_kernel(const __grid_constant__ squares<R> all
 
 /* One block per sum. */
 template <typename R>
-static __global__ void add_partial_squares_kernel(const __grid_constant__ squares<R> all,
+static __global__ void add_partial_squares_kernel(struct replicas replicas,
+						  const __grid_constant__ squares<R> given,
 						  const double *parts, bool add, double *sums)
 {
+	replicas.to_own(parts, sums);
+	const auto &all = replicas.own_copy(given);
 	const int index = blockIdx.x;
 
 	pdl_wait();
@@ -182,9 +188,10 @@ static void clip_elements(const struct backend *b, const struct optim_rule *give
 
 /* --------------------------------------------------------------- decisions */
 
-static __global__ void optim_decide_kernel(struct optim_rule rule, struct optim_state *s,
-					   const double *losses, int n)
+static __global__ void optim_decide_kernel(struct replicas replicas, struct optim_rule rule,
+					   struct optim_state *s, const double *losses, int n)
 {
+	replicas.to_own(s, losses);
 	pdl_wait();
 	optim_decide(&rule, s, losses, n);
 }
@@ -345,9 +352,10 @@ static void add(const struct backend *b, void *total, const void *summand, int64
 
 /*
  * Muon updates `count` matrices of one shape together: each step is one launch or one batched GEMM.
- * Large matrices fill the GPU alone, so scratch memory for few of them suffices.
+ * Large matrices fill the GPU alone, so scratch memory for few of them suffices.  Each replica has
+ * its own.
  */
-#define MUON_MEMORY ((size_t)128 << 20)
+#define MUON_MEMORY ((size_t)(REPLICA_FORM ? 8 : 128) << 20)
 
 template <typename R> struct muon_scratch {
 	int64_t count;

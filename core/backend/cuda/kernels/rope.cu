@@ -128,9 +128,14 @@ static struct strides strides_of(const struct layout &l, int64_t heads)
 }
 
 template <int N, enum vec_kind KIND, typename P>
-static __global__ void rope_kernel(rotation<P> r, struct angles angles, struct positions p,
-				   struct items items)
+static __global__ void
+rope_kernel(struct replicas replicas, const __grid_constant__ rotation<P> given_r,
+	    const __grid_constant__ struct angles given_angles,
+	    const __grid_constant__ struct positions given_p, struct items items)
 {
+	const auto &r = replicas.own(given_r);
+	const auto &angles = replicas.own(given_angles);
+	const auto &p = replicas.own(given_p);
 	typedef typename P::real real;
 	__shared__ real cosine[MAX_ROTATIONS], sine[MAX_ROTATIONS];
 	const struct block_heads heads = p.of_block();

@@ -61,10 +61,16 @@ static __device__ void scan_starts(const struct token_blocks &p, R *starts, bool
  * past tokens.
  */
 template <typename P, typename T, int N>
-static __global__ void running_mean_kernel(token_block_index<N> index, const T *x,
-					   const struct run *run, input_view<P> starts,
-					   output_view<P> so_far, output_view<P> y)
+static __global__ void running_mean_kernel(struct replicas replicas, token_block_index<N> index,
+					   const T *x, const struct run *run,
+					   const __grid_constant__ input_view<P> given_starts,
+					   const __grid_constant__ output_view<P> given_so_far,
+					   const __grid_constant__ output_view<P> given_y)
 {
+	replicas.to_own(x, run);
+	const auto &starts = replicas.own(given_starts);
+	const auto &so_far = replicas.own(given_so_far);
+	const auto &y = replicas.own(given_y);
 	typedef typename P::real real;
 	const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, past = run->past;
 
@@ -172,9 +178,14 @@ template <typename R> struct token_weight {
 
 /* y_t = sum_(s<=t) x_s / (t + 1), so dx_s = sum_(t>=s) dy_t / (t + 1) */
 template <typename P, typename T, int N>
-static __global__ void running_mean_backward_kernel(token_block_index<N> index, const T *dy,
-						    input_view<P> starts, gradient_view<P> dx)
+static __global__ void
+running_mean_backward_kernel(struct replicas replicas, token_block_index<N> index, const T *dy,
+			     const __grid_constant__ input_view<P> given_starts,
+			     const __grid_constant__ gradient_view<P> given_dx)
 {
+	replicas.to_own(dy);
+	const auto &starts = replicas.own(given_starts);
+	const auto &dx = replicas.own(given_dx);
 	typedef typename P::real real;
 	const token_weight<real> weight;
 	const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;

@@ -101,9 +101,16 @@ struct channel_range {
 };
 
 template <typename P, int SIDES, int N, enum vec_kind KIND, typename Head>
-static __global__ void w2_gaussian_kernel(struct positions p, struct angles angles,
-					  struct channel_range of, Head head)
+static __global__ void w2_gaussian_kernel(struct replicas replicas,
+					  const __grid_constant__ struct positions given_p,
+					  const __grid_constant__ struct angles given_angles,
+					  const __grid_constant__ struct channel_range given_of,
+					  const __grid_constant__ Head given_head)
 {
+	const auto &p = replicas.own(given_p);
+	const auto &angles = replicas.own(given_angles);
+	const auto &of = replicas.own(given_of);
+	const auto &head = replicas.own(given_head);
 	typedef typename P::real real;
 	__shared__ real cosine[SIDES == 2 ? MAX_ROTATIONS : 1],
 		sine[SIDES == 2 ? MAX_ROTATIONS : 1];

@@ -139,8 +139,12 @@ template <typename P, typename X, typename Y, typename C> struct rows_read {
 /* Computes what norm_backward_kernel() does (kernels/norm.cu). */
 template <typename P, typename X, typename Y, typename C>
 static __global__ void __launch_bounds__(C::MAX_THREADS, C::BLOCKS)
-	norm_backward_columns_kernel(norm_call<P> m, norm_gradients<P> d)
+	norm_backward_columns_kernel(struct replicas replicas,
+				     const __grid_constant__ norm_call<P> given_m,
+				     const __grid_constant__ norm_gradients<P> given_d)
 {
+	const auto &m = replicas.own(given_m);
+	const auto &d = replicas.own(given_d);
 	typedef typename P::real real;
 	constexpr int N = C::N, ROWS = C::ROWS;
 	__shared__ struct alignas(16) {

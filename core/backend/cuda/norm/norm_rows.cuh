@@ -230,9 +230,9 @@ template <typename P> struct norm_gradients {
 
 /*
  * Blocks of the backward pass, each with partial sums of dw and db.  Their number depends only on
- * the shape.  A large GPU runs this many at a time.
+ * the shape.  A large GPU runs this many at a time; replicas fill it together.
  */
-#define NORM_PARTS 528
+#define NORM_PARTS (REPLICA_FORM ? 32 : 528)
 #define MAX_PARTS (2 * NORM_PARTS) /* for small blocks */
 
 static int64_t norm_parts(int64_t rows, int64_t teams, int64_t parts)

@@ -12,8 +12,10 @@ extern "C" {
 #include "core/util/hash.h"
 }
 
-static __global__ void dropout_key_kernel(uint64_t name, const struct run *run, uint32_t *key)
+static __global__ void dropout_key_kernel(struct replicas replicas, uint64_t name,
+					  const struct run *run, uint32_t *key)
 {
+	replicas.to_own(run, key);
 	const uint32_t of_name[2] = { (uint32_t)name, (uint32_t)(name >> 32) };
 	uint32_t of_seed[2], of_iteration[2];
 

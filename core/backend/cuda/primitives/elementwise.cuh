@@ -14,8 +14,11 @@
 #endif
 #define WARP 32
 
-template <typename F> static __global__ void elementwise_kernel(int64_t n, F f)
+template <typename F>
+static __global__ void elementwise_kernel(struct replicas replicas, int64_t n,
+					  const __grid_constant__ F given_f)
 {
+	const auto &f = replicas.own(given_f);
 	pdl_wait();
 	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
 	     i += (int64_t)gridDim.x * blockDim.x)
@@ -38,8 +41,10 @@ template <typename F> static void each(const struct call *c, int64_t n, F f)
 }
 
 template <int N, enum vec_kind KIND, typename F>
-static __global__ void vectorized_elementwise_kernel(int64_t vecs, F f)
+static __global__ void vectorized_elementwise_kernel(struct replicas replicas, int64_t vecs,
+						     const __grid_constant__ F given_f)
 {
+	const auto &f = replicas.own(given_f);
 	pdl_wait();
 	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < vecs;
 	     i += (int64_t)gridDim.x * blockDim.x)
@@ -93,8 +98,11 @@ static void each_vec(const struct call *c, int64_t n, int64_t width, const tenso
 		launch_vecs<VEC>(c, n / VEC, f);
 }
 
-template <typename F> static __global__ void rowwise_kernel(int64_t rows, F f)
+template <typename F>
+static __global__ void rowwise_kernel(struct replicas replicas, int64_t rows,
+				      const __grid_constant__ F given_f)
 {
+	const auto &f = replicas.own(given_f);
 	pdl_wait();
 	for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
 		f(row);
@@ -136,9 +144,12 @@ template <typename L> static __device__ int buffer_of(const L &list, int64_t i)
 }
 
 template <typename L, typename F>
-static __global__ void multi_buffer_kernel(const __grid_constant__ L list, int64_t total,
-					   int64_t part, F f)
+static __global__ void multi_buffer_kernel(struct replicas replicas,
+					   const __grid_constant__ L given, int64_t total,
+					   int64_t part, const __grid_constant__ F given_f)
 {
+	const auto &f = replicas.own(given_f);
+	const auto &list = replicas.own_copy(given);
 	const int64_t first = blockIdx.x * part, last = first + part < total ? first + part : total;
 
 	pdl_wait();

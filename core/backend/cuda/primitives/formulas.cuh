@@ -1,5 +1,5 @@
 /*
- * formulas - the formulas of pointwise ops (core/ops/pointwise.h) for kernels of precision P.
+ * formulas - the formulas of core/ops/pointwise.h and rowwise.h for kernels of precision P.
  *
  * formulas<P>::NAME_forward() and NAME_backward() are the op's own text, compiled with the
  * functions of fast_math.cuh; fused kernels use them, too.  formulas<P>::NAME_op describes the op.
@@ -10,7 +10,10 @@
 #include "core/backend/cuda/primitives/fast_math.cuh"
 
 #define POINTWISE_DEVICE
-#include "core/ops/pointwise.h"
+#include "core/ops/rowwise.h"
+
+#define SCORE_INDEX static inline __host__ __device__
+#include "core/ops/score.h"
 
 #define FORMULA static __device__ __forceinline__
 #define POINTWISE(name, inputs, constants, saves, domain, flops)                               \
@@ -26,6 +29,29 @@
 		{                                                                              \
 			name##_backward(in, k, y, dy, d);                                      \
 		}                                                                              \
+	};
+
+#define ROWWISE(name, shape, reductions, saves, flops)                                           \
+	struct name##_op {                                                                       \
+		static constexpr bool ROWS = shape == PER_ROW;                                   \
+		static constexpr int REDUCTIONS = reductions, SAVES = saves;                     \
+                                                                                                 \
+		static __device__ __forceinline__ real term(real x, real m)                      \
+		{                                                                                \
+			return name##_term(x, m);                                                \
+		}                                                                                \
+		static __device__ __forceinline__ real forward(real x, real e, real m, real s)   \
+		{                                                                                \
+			return name##_forward(x, e, m, s);                                       \
+		}                                                                                \
+		static __device__ __forceinline__ real back_term(real x, real y, real dy)        \
+		{                                                                                \
+			return name##_back_term(x, y, dy);                                       \
+		}                                                                                \
+		static __device__ __forceinline__ real backward(real x, real y, real dy, real t) \
+		{                                                                                \
+			return name##_backward(x, y, dy, t);                                     \
+		}                                                                                \
 	};
 
 template <typename P> struct formulas {
@@ -75,9 +101,12 @@ template <typename P> struct formulas {
 		return x < 0 ? -x : x;
 	}
 
+#include "core/ops/score.h"
 #include "generated/pointwise_formulas.h"
+#include "generated/rowwise_formulas.h"
 };
 
 #undef FORMULA
 #undef POINTWISE
+#undef ROWWISE
 #endif

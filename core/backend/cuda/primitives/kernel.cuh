@@ -22,8 +22,8 @@ extern "C" {
 #include "core/ops/ops.h"
 }
 
-#include "core/backend/cuda/device/context.cuh"
 #include "core/backend/cuda/device/launch.cuh"
+#include "core/backend/cuda/device/context.cuh"
 #include "core/backend/cuda/primitives/view.cuh"
 #include "core/backend/cuda/primitives/elementwise.cuh"
 #include "core/backend/cuda/primitives/reduce.cuh"

@@ -126,9 +126,13 @@ static inline __device__ bool is_last_block(unsigned *arrivals, unsigned n)
 #define SUM_WORK (SUM_PARTS * sizeof(double))
 
 template <typename F, typename G>
-static __global__ void reduce_kernel(int64_t n, F value, double *parts, unsigned *arrivals,
-				     G finish)
+static __global__ void reduce_kernel(struct replicas replicas, int64_t n,
+				     const __grid_constant__ F given_value, double *parts,
+				     unsigned *arrivals, const __grid_constant__ G given_finish)
 {
+	replicas.to_own(parts, arrivals);
+	const auto &value = replicas.own(given_value);
+	const auto &finish = replicas.own(given_finish);
 	const int64_t first = n * blockIdx.x / SUM_PARTS, last = n * (blockIdx.x + 1) / SUM_PARTS;
 	double sum = 0;
 
@@ -227,9 +231,13 @@ template <typename R, int N> static __device__ vec<R, N> add_slices(vec<R, N> su
 }
 
 template <typename R, int N, enum vec_kind KIND, typename F, typename G>
-static __global__ void column_reduce_kernel(int64_t rows, int64_t columns, int lanes, F value,
-					    R *partial, G finish)
+static __global__ void column_reduce_kernel(struct replicas replicas, int64_t rows, int64_t columns,
+					    int lanes, const __grid_constant__ F given_value,
+					    R *partial, const __grid_constant__ G given_finish)
 {
+	replicas.to_own(partial);
+	const auto &value = replicas.own(given_value);
+	const auto &finish = replicas.own(given_finish);
 	const int64_t parts = gridDim.y, part = blockIdx.y, last = rows * (part + 1) / parts;
 	const int64_t column = ((int64_t)blockIdx.x * lanes + threadIdx.x % lanes) * N;
 	vec<R, N> sum = {};
@@ -268,9 +276,12 @@ static __global__ void column_reduce_kernel(int64_t rows, int64_t columns, int l
 #define FINISH_COLUMNS 8
 
 template <typename R, typename G>
-static __global__ void column_reduce_finish_kernel(int64_t parts, int64_t columns, const R *partial,
-						   G finish)
+static __global__ void column_reduce_finish_kernel(struct replicas replicas, int64_t parts,
+						   int64_t columns, const R *partial,
+						   const __grid_constant__ G given_finish)
 {
+	replicas.to_own(partial);
+	const auto &finish = replicas.own(given_finish);
 	const int64_t column = (int64_t)blockIdx.x * FINISH_COLUMNS + threadIdx.x % FINISH_COLUMNS;
 	vec<R, 1> sum = {};
 

@@ -11,8 +11,12 @@
 #include "core/backend/cuda/primitives/fast_divide.cuh"
 
 template <typename R, int N, enum vec_kind KIND, typename F, typename G>
-static __global__ void row_reduce_kernel(int64_t rows, int64_t width, int lanes, F value, G finish)
+static __global__ void row_reduce_kernel(struct replicas replicas, int64_t rows, int64_t width,
+					 int lanes, const __grid_constant__ F given_value,
+					 const __grid_constant__ G given_finish)
 {
+	const auto &value = replicas.own(given_value);
+	const auto &finish = replicas.own(given_finish);
 	const int64_t rows_per_pass = BLOCK / lanes, step = gridDim.x * rows_per_pass;
 	const int lane = threadIdx.x % lanes;
 
@@ -104,8 +108,11 @@ static inline double *alloc_head_parts(struct scratch *m, int64_t tokens, int64_
  * adjacent rows; all rows of a thread belong to one head.
  */
 template <typename F>
-static __global__ void head_reduce_kernel(int64_t tokens, int heads, F value, double *partial)
+static __global__ void head_reduce_kernel(struct replicas replicas, int64_t tokens, int heads,
+					  const __grid_constant__ F given_value, double *partial)
 {
+	replicas.to_own(partial);
+	const auto &value = replicas.own(given_value);
 	__shared__ double sums[BLOCK];
 	const int across = heads < BLOCK ? heads : BLOCK, tokens_per_pass = BLOCK / across;
 	const int64_t first = tokens * blockIdx.x / gridDim.x;

@@ -66,9 +66,13 @@ template <int N> static token_block_index<N> token_block_index_of(const struct t
 }
 
 template <typename P, typename T, int N, typename W>
-static __global__ void token_block_sum_kernel(token_block_index<N> index, const T *x, W weight,
-					      output_view<P> sums)
+static __global__ void token_block_sum_kernel(struct replicas replicas, token_block_index<N> index,
+					      const T *x, const __grid_constant__ W given_weight,
+					      const __grid_constant__ output_view<P> given_sums)
 {
+	replicas.to_own(x);
+	const auto &weight = replicas.own(given_weight);
+	const auto &sums = replicas.own(given_sums);
 	typedef typename P::real real;
 	const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
 
