@@ -73,10 +73,10 @@ struct kernels {
 	/* What `recompute` computes, if it differs from the op's rule. */
 	struct recompute_rule recompute_rule;
 	/*
-	 * In addition to the op's apart_in: inputs whose gradients are worth an instruction of
-	 * their own, if there are streams.
+	 * In addition to the op's separate_gradient_in: inputs whose gradients are worth an
+	 * instruction of their own, if there are streams.
 	 */
-	unsigned apart_in;
+	unsigned separate_gradient_in;
 };
 
 struct optim_kernels;

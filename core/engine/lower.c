@@ -466,7 +466,8 @@ static void emit_backward(struct lowering *w, const struct node *n)
 		.node = n,
 		.fused = 1,
 	};
-	const unsigned apart_in = n->op->apart_in | w->kernels[n->id]->apart_in;
+	const unsigned separate_gradient_in =
+		n->op->separate_gradient_in | w->kernels[n->id]->separate_gradient_in;
 	bool any = false;
 
 	for (int i = 0; i < n->n_in; i++)
@@ -485,9 +486,9 @@ static void emit_backward(struct lowering *w, const struct node *n)
 		return;
 	pending.in_place = n->op->grad_in_place && pending.din[0] && !pending.din[0]->base &&
 			   pending.mode[0] == GRAD_WRITE && pending.dout[0];
-	if (w->split_backward && apart_in) {
-		add_backward_for(w, &pending, apart_in);
-		add_backward_for(w, &pending, ~apart_in);
+	if (w->split_backward && separate_gradient_in) {
+		add_backward_for(w, &pending, separate_gradient_in);
+		add_backward_for(w, &pending, ~separate_gradient_in);
 	} else {
 		add_backward_instr(w, &pending);
 	}

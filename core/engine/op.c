@@ -26,8 +26,8 @@ bool op_takes(const struct op *op, int i, const struct tensor *t)
 {
 	if (tensor_contiguous(t))
 		return true;
-	if (op->pitched_in & BIT(i) && t->row == tensor_dim(t, -1))
+	if (op->strided_in & BIT(i) && t->row == tensor_dim(t, -1))
 		return true;
-	return op->split_in & BIT(i) && t->ndim > 1 &&
+	return op->strided_heads_in & BIT(i) && t->ndim > 1 &&
 	       t->row == tensor_dim(t, -1) * tensor_dim(t, -2);
 }

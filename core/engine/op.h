@@ -145,28 +145,34 @@ struct op {
 
 	void (*cost)(const struct node *n, struct op_cost *cost);
 
+	/* Sets of inputs and outputs are bit masks. */
 	bool no_gradient;     /* nothing flows back through this op at all */
 	unsigned constant_in; /* inputs that never receive a gradient */
-	unsigned pitched_in;  /* inputs that may be slices of wider tensors, with rows of the last
-				 dimension */
-	unsigned split_in;  /* of these, inputs whose rows may be the last two dimensions: all heads
-			       of a token */
+	/* Inputs that may be slices of wider tensors, with rows of the last dimension .. */
+	unsigned strided_in;
+	/* .. and of these, inputs whose rows may be the last two: all heads of a token. */
+	unsigned strided_heads_in;
 	unsigned saves_in;  /* inputs that the backward kernel reads */
 	unsigned saves_out; /* outputs that the backward kernel reads */
-	unsigned narrow_in; /* inputs that may be stored in bfloat16 (storage.h) */
-	unsigned narrow_out;	    /* outputs that may */
-	unsigned wide_gradient_out; /* of these, outputs whose gradients keep the graph's type */
-	unsigned narrow_stream_in,
-		narrow_stream_out; /* in addition, if the residual stream is stored in bfloat16 */
-	int lost_out; /* > 0: this output stores the rounding error of output 0, in bfloat16, for
-			 the backward kernel; it is NOTHING if output 0 is not rounded */
+	/* Inputs and outputs that may be stored in bfloat16 (storage.h) .. */
+	unsigned bf16_in, bf16_out;
+	/* .. and those that may, too, if the residual stream is stored in bfloat16. */
+	unsigned bf16_residual_in, bf16_residual_out;
+	/* Of bf16_out, outputs whose gradients keep the type of the graph. */
+	unsigned full_gradient_out;
+	/*
+	 * > 0: this output stores the rounding error of output 0, in bfloat16, for the backward
+	 * kernel; it is NOTHING if output 0 is not rounded.
+	 */
+	int rounding_error_out;
 
 	bool passes_gradient; /* the gradient of every input is that of output 0, unchanged */
 	bool shares_gradient; /* the gradients of inputs 0 and 1 are equal */
 	bool grad_in_place;   /* din[0] may overwrite dout[0] */
 	int inner_out; /* > 0: the backward kernel first computes the gradient of this output, which
 			  no node reads; it may overwrite dout[0] */
-	unsigned apart_in; /* inputs whose gradients share little work with the others */
+	/* Inputs whose gradients share little work with the others: instructions of their own. */
+	unsigned separate_gradient_in;
 
 	/*
 	 * Builds one node for n nodes of this op with the same attribute and input 0, from their

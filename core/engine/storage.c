@@ -78,8 +78,8 @@ static void choose_lost(const struct graph *g)
 	for (int i = 0; i < g->n_nodes; i++) {
 		const struct node *n = g->nodes[i];
 
-		if (n->op->lost_out)
-			n->out[n->op->lost_out]->type =
+		if (n->op->rounding_error_out)
+			n->out[n->op->rounding_error_out]->type =
 				n->out[0]->type == BF16 && !g->state ? BF16 : NOTHING;
 	}
 }
@@ -91,7 +91,7 @@ static void choose_gradients(const struct graph *g)
 
 		for (int j = 0; j < n->n_out; j++)
 			n->out[j]->gradient_type =
-				n->op->wide_gradient_out & BIT(j) ? g->type : n->out[j]->type;
+				n->op->full_gradient_out & BIT(j) ? g->type : n->out[j]->type;
 	}
 }
 

@@ -242,7 +242,7 @@ static void test_what_attention_loses_is_kept_for_gradients(void **context)
 			must(params_create(&state, F32, &err), &err);
 		must(graph_create(&g, params, !decodes, &err), &err);
 		o = attended(g, state);
-		lost = o->producer->out[o->producer->op->lost_out];
+		lost = o->producer->out[o->producer->op->rounding_error_out];
 		storage_assign(g, BFLOAT16_STORED);
 		assert_int_equal(o->type, BF16);
 		assert_int_equal(lost->type, decodes ? NOTHING : BF16);

@@ -67,7 +67,7 @@ const struct op op_desc_add = {
 	.infer = infer_elementwise,
 	.cost = cost,
 	.passes_gradient = true,
-	.narrow_in = BIT(0) | BIT(1),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(0) | BIT(1),
+	.bf16_out = BIT(0),
 	.cases = add_cases,
 };

@@ -470,13 +470,13 @@ const struct op op_desc_attention = {
 	.infer = infer,
 	.cost = cost,
 	.constant_in = BIT(RECENT),
-	.pitched_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(RECENT),
-	.split_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
+	.strided_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(RECENT),
+	.strided_heads_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
 	.saves_in = BIT(Q) | BIT(K) | BIT(V) | BIT(KEY_BIAS) | BIT(BAND) | BIT(DISTANCE_BIAS),
 	.saves_out = BIT(0) | BIT(1) | BIT(2),
-	.narrow_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
-	.narrow_out = BIT(0),
-	.lost_out =
+	.bf16_in = BIT(Q) | BIT(K) | BIT(V) | BIT(RECENT),
+	.bf16_out = BIT(0),
+	.rounding_error_out =
 		2, /* the backward pass relies on dO.o, whose rounding every key would feel alike */
 	.cases = attention_cases,
 };

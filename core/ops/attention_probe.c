@@ -120,8 +120,8 @@ const struct op op_desc_attention_probe = {
 	.no_gradient = true,
 	.constant_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(QUERY_BIAS) |
 		       BIT(DISTANCE_BIAS),
-	.pitched_in = BIT(Q) | BIT(K) | BIT(KEY_BIAS),
-	.split_in = BIT(Q) | BIT(K),
-	.narrow_in = BIT(Q) | BIT(K),
+	.strided_in = BIT(Q) | BIT(K) | BIT(KEY_BIAS),
+	.strided_heads_in = BIT(Q) | BIT(K),
+	.bf16_in = BIT(Q) | BIT(K),
 	.cases = attention_probe_cases,
 };

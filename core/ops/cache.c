@@ -72,9 +72,9 @@ const struct op op_desc_cache = {
 	.infer = infer,
 	.cost = cost,
 	.no_gradient = true,
-	.pitched_in = BIT(0) | BIT(1) | BIT(2),
-	.split_in = BIT(0) | BIT(1) | BIT(2),
-	.narrow_in = BIT(0) | BIT(1) | BIT(2),
-	.narrow_out = BIT(0) | BIT(1) | BIT(2),
+	.strided_in = BIT(0) | BIT(1) | BIT(2),
+	.strided_heads_in = BIT(0) | BIT(1) | BIT(2),
+	.bf16_in = BIT(0) | BIT(1) | BIT(2),
+	.bf16_out = BIT(0) | BIT(1) | BIT(2),
 	.cases = cache_cases,
 };

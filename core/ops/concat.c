@@ -151,10 +151,10 @@ const struct op op_desc_concat = {
 	.optional_in = BIT(0),
 	.infer = infer,
 	.cost = cost,
-	.pitched_in = BIT(OP_MAX_INPUTS) - 1,
+	.strided_in = BIT(OP_MAX_INPUTS) - 1,
 	.recompute_rule = { .made = BIT(0), .in = BIT(OP_MAX_INPUTS) - 1 },
-	.narrow_in = BIT(OP_MAX_INPUTS) - 1,
-	.narrow_out = BIT(0),
-	.wide_gradient_out = BIT(0), /* of weights: products round these, but not their gradients */
+	.bf16_in = BIT(OP_MAX_INPUTS) - 1,
+	.bf16_out = BIT(0),
+	.full_gradient_out = BIT(0), /* of weights: products round these, but not their gradients */
 	.cases = concat_cases,
 };

@@ -75,7 +75,7 @@ const struct op op_desc_dropout = {
 	.infer = infer_elementwise,
 	.cost = cost,
 	.grad_in_place = true,
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0),
 	.cases = dropout_cases,
 };

@@ -116,7 +116,7 @@ const struct op op_desc_embedding = {
 	.cost = cost,
 	.constant_in = BIT(1),
 	.saves_in = BIT(1),
-	.apart_in = BIT(0),
-	.narrow_stream_out = BIT(0),
+	.separate_gradient_in = BIT(0),
+	.bf16_residual_out = BIT(0),
 	.cases = embedding_cases,
 };

@@ -189,7 +189,7 @@ const struct op op_desc_expand = {
 	.infer = infer,
 	.cost = cost,
 	.recompute_rule = { .made = BIT(0), .in = BIT(0) },
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0),
 	.cases = expand_cases,
 };

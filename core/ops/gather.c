@@ -162,8 +162,8 @@ const struct op op_desc_gather = {
 	.cost = cost,
 	.constant_in = BIT(1),
 	.saves_in = BIT(1),
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0),
 	.cases = gather_cases,
 };
 
@@ -176,7 +176,7 @@ const struct op op_desc_scatter = {
 	.cost = cost,
 	.constant_in = BIT(1),
 	.saves_in = BIT(1),
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0),
 	.cases = scatter_cases,
 };

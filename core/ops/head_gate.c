@@ -125,7 +125,7 @@ const struct op op_desc_head_gate = {
 	.saves_in = BIT(0) | BIT(1) | BIT(2),
 	.grad_in_place = true,
 	.recompute_rule = { .made = BIT(0), .in = BIT(0) | BIT(1) | BIT(2) },
-	.narrow_in = BIT(0) | BIT(1),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(0) | BIT(1),
+	.bf16_out = BIT(0),
 	.cases = head_gate_cases,
 };

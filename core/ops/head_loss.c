@@ -156,6 +156,6 @@ const struct op op_desc_head_loss = {
 	.cost = cost,
 	.constant_in = BIT(2) | BIT(3),
 	.loss = true,
-	.narrow_in = BIT(0),
+	.bf16_in = BIT(0),
 	.cases = head_loss_cases,
 };

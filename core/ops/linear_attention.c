@@ -164,11 +164,11 @@ const struct op op_desc_linear_attention = {
 	.max_inputs = LA_INPUTS,
 	.infer = infer,
 	.cost = cost,
-	.pitched_in = ALL,
-	.split_in = ALL,
+	.strided_in = ALL,
+	.strided_heads_in = ALL,
 	.saves_in = ALL,
 	.saves_out = BIT(1),
-	.narrow_in = ALL & ~BIT(LA_DECAY), /* decays add up */
-	.narrow_out = BIT(0),
+	.bf16_in = ALL & ~BIT(LA_DECAY), /* decays add up */
+	.bf16_out = BIT(0),
 	.cases = linear_attention_cases,
 };

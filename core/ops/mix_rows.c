@@ -120,9 +120,9 @@ const struct op op_desc_mix_rows = {
 	.cost = cost,
 	.constant_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(RECENT) |
 		       BIT(DISTANCE_BIAS),
-	.pitched_in = BIT(Q) | BIT(K) | BIT(KEY_BIAS) | BIT(RECENT),
-	.split_in = BIT(Q) | BIT(K) | BIT(RECENT),
+	.strided_in = BIT(Q) | BIT(K) | BIT(KEY_BIAS) | BIT(RECENT),
+	.strided_heads_in = BIT(Q) | BIT(K) | BIT(RECENT),
 	.saves_in = BIT(Q) | BIT(K) | BIT(LSE) | BIT(KEY_BIAS) | BIT(BAND) | BIT(DISTANCE_BIAS),
-	.narrow_in = BIT(Q) | BIT(K) | BIT(RECENT),
+	.bf16_in = BIT(Q) | BIT(K) | BIT(RECENT),
 	.cases = mix_rows_cases,
 };

@@ -151,10 +151,10 @@ const struct op op_desc_mix_topk = {
 	.max_inputs = 3,
 	.infer = infer,
 	.cost = cost,
-	.pitched_in = BIT(X),
+	.strided_in = BIT(X),
 	.constant_in = BIT(INDEX) | BIT(WEIGHT),
 	.saves_in = BIT(INDEX) | BIT(WEIGHT),
-	.narrow_in = BIT(X),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(X),
+	.bf16_out = BIT(0),
 	.cases = mix_topk_cases,
 };

@@ -505,7 +505,7 @@ static bool check_stored(const struct op_case *c, enum precision precision, cons
 static void check_op(void **state)
 {
 	const struct op *op = *state;
-	const bool in_stream = op->narrow_stream_in || op->narrow_stream_out;
+	const bool in_stream = op->bf16_residual_in || op->bf16_residual_out;
 	bool kept = false, kept_stream = false;
 	char what[200];
 
@@ -531,7 +531,7 @@ static void check_op(void **state)
 		check_accumulation(c, what);
 	}
 	/* Else the cases would show nothing of it. */
-	if (backend_stores_for_tests() && !op->no_gradient && (op->narrow_in || op->narrow_out))
+	if (backend_stores_for_tests() && !op->no_gradient && (op->bf16_in || op->bf16_out))
 		assert_true(kept);
 	if (backend_stores_for_tests() && in_stream)
 		assert_true(kept_stream);

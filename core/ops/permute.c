@@ -127,9 +127,9 @@ const struct op op_desc_permute = {
 	.max_inputs = 1,
 	.infer = infer,
 	.cost = cost,
-	.pitched_in = BIT(0),
-	.split_in = BIT(0),
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0),
+	.strided_in = BIT(0),
+	.strided_heads_in = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0),
 	.cases = permute_cases,
 };

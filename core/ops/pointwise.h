@@ -107,8 +107,8 @@ FORMULA real size_of(real x)
 		.grad_in_place = true,                                                            \
 		.recompute_rule = { .made = saves_ == SAVES_INPUTS ? BIT(0) : 0,                  \
 				    .in = saves_ == SAVES_INPUTS ? ALL_INPUTS(inputs_) : 0 },     \
-		.narrow_in = ALL_INPUTS(inputs_),                                                 \
-		.narrow_out = BIT(0),                                                             \
+		.bf16_in = ALL_INPUTS(inputs_),                                                   \
+		.bf16_out = BIT(0),                                                               \
 		.cases = name_##_cases,                                                           \
 	};
 

@@ -51,9 +51,9 @@ const struct op op_desc_recent_tokens = {
 	.infer = infer,
 	.cost = cost,
 	.no_gradient = true,
-	.pitched_in = BIT(0),
-	.split_in = BIT(0),
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0) | BIT(1),
+	.strided_in = BIT(0),
+	.strided_heads_in = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0) | BIT(1),
 	.cases = recent_tokens_cases,
 };

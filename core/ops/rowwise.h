@@ -67,8 +67,8 @@
 		.saves_in = (saves_)&SAVES_INPUTS ? BIT(0) : 0,           \
 		.saves_out = (saves_)&SAVES_OUTPUT ? BIT(0) : 0,          \
 		.grad_in_place = (shape_) == PER_ELEMENT,                 \
-		.narrow_in = BIT(0),                                      \
-		.narrow_out = (shape_) == PER_ELEMENT ? BIT(0) : 0,       \
+		.bf16_in = BIT(0),                                        \
+		.bf16_out = (shape_) == PER_ELEMENT ? BIT(0) : 0,         \
 		.cases = name_##_cases,                                   \
 	};
 

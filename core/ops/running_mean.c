@@ -126,9 +126,9 @@ const struct op op_desc_running_mean = {
 	.max_inputs = 1,
 	.infer = infer,
 	.cost = cost,
-	.pitched_in = BIT(0),
+	.strided_in = BIT(0),
 	.grad_in_place = true,
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0),
 	.cases = running_mean_cases,
 };

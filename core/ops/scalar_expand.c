@@ -51,7 +51,7 @@ const struct op op_desc_scalar_expand = {
 	.cost = cost,
 	.saves_in = BIT(0) | BIT(1),
 	.recompute_rule = { .made = BIT(0), .in = BIT(0) | BIT(1) },
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0),
 	.cases = scalar_expand_cases,
 };

@@ -103,8 +103,8 @@ const struct op op_desc_scale = {
 	.infer = infer,
 	.cost = cost,
 	.grad_in_place = true,
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0),
 	.cases = scale_cases,
 };
 
@@ -118,7 +118,7 @@ const struct op op_desc_scale_learned = {
 	.saves_in = BIT(0) | BIT(1),
 	.grad_in_place = true,
 	.recompute_rule = { .made = BIT(0), .in = BIT(0) | BIT(1) },
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0),
 	.cases = scale_learned_cases,
 };

@@ -95,9 +95,9 @@ const struct op op_desc_shift = {
 	.max_inputs = 1,
 	.infer = infer,
 	.cost = cost,
-	.pitched_in = BIT(0),
-	.split_in = BIT(0),
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0) | BIT(1),
+	.strided_in = BIT(0),
+	.strided_heads_in = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0) | BIT(1),
 	.cases = shift_cases,
 };

@@ -102,7 +102,7 @@ const struct op op_desc_sum = {
 	.max_inputs = 1,
 	.infer = infer,
 	.cost = cost,
-	.narrow_in = BIT(0),
-	.narrow_out = BIT(0),
+	.bf16_in = BIT(0),
+	.bf16_out = BIT(0),
 	.cases = sum_cases,
 };

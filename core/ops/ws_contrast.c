@@ -121,6 +121,6 @@ const struct op op_desc_ws_contrast = {
 	.cost = cost,
 	.saves_out = BIT(2),
 	.loss = true,
-	.narrow_in = BIT(0),
+	.bf16_in = BIT(0),
 	.cases = ws_contrast_cases,
 };

@@ -64,6 +64,6 @@ const struct op op_desc_ws_energy = {
 	.cost = cost,
 	.saves_in = BIT(0),
 	.loss = true,
-	.narrow_in = BIT(0),
+	.bf16_in = BIT(0),
 	.cases = ws_energy_cases,
 };

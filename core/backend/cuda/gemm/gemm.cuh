@@ -210,7 +210,7 @@ static bool gemm_accumulate(const struct call *c, bool trans_a, bool trans_b, in
 
 /*
  * Can products read the tensor without a rounded copy? The same then holds for its gradient, unless
- * the op has a wide_gradient_out.
+ * the op has a full_gradient_out.
  */
 template <typename P> static bool is_factor(const struct tensor *t)
 {

@@ -443,8 +443,8 @@ template <typename P> static bool follows_past(const struct node *n)
 }
 
 /*
- * apart_in: in bfloat16 dQ may have an instruction of its own, since both halves recompute the
- * scores anyway.
+ * separate_gradient_in: in bfloat16 dQ may have an instruction of its own, since both halves
+ * recompute the scores anyway.
  */
 template <typename P> static constexpr struct kernels set()
 {
