@@ -10,11 +10,11 @@
 enum status ranks_open_mpi(struct ranks *r, struct error *err);
 
 struct flight {
-	MPI_Request *list; /* of pieces that travel */
+	MPI_Request *list; /* of messages under way */
 	int n, capacity;
 };
 
-/* Lengths of MPI are ints: a longer piece travels in several. */
+/* Lengths of MPI are ints: a longer message is sent in several. */
 #define MOST_BYTES ((size_t)1 << 30)
 
 static enum status check(int code, const char *what, struct error *err)
@@ -91,8 +91,8 @@ static enum status mpi_start(struct ranks *r, struct error *err)
 	return OK;
 }
 
-/* MPI moves pieces only while it is called. */
-static enum status mpi_push(struct ranks *r, struct error *err)
+/* MPI makes progress only while it is called. */
+static enum status mpi_progress(struct ranks *r, struct error *err)
 {
 	struct flight *f = r->context;
 	int done;
@@ -157,7 +157,7 @@ static const struct ranks_type type = {
 	.send = mpi_send,
 	.receive = mpi_receive,
 	.start = mpi_start,
-	.push = mpi_push,
+	.progress = mpi_progress,
 	.wait = mpi_wait,
 	.broadcast = mpi_broadcast,
 	.gather = mpi_gather,

@@ -10,7 +10,7 @@
 #define RANKS 3
 #define NO_MPI 77 /* exit status of a rank */
 
-#define PIECES 5
+#define MESSAGES 5
 #define LARGEST 300000 /* more than MPI sends without asking the receiver */
 
 static int piece_size(int i)
@@ -18,37 +18,37 @@ static int piece_size(int i)
 	return i % 2 ? LARGEST : 3;
 }
 
-/* Every rank sends every other one pieces of two sizes, and finds them in their order. */
+/* Every rank sends every other one messages of two sizes, and finds them in their order. */
 static const char *exchange(struct ranks *r, struct error *err)
 {
-	int *out = malloc(PIECES * LARGEST * sizeof(*out));
-	int *in = calloc(RANKS * PIECES * LARGEST, sizeof(*in));
+	int *out = malloc(MESSAGES * LARGEST * sizeof(*out));
+	int *in = calloc(RANKS * MESSAGES * LARGEST, sizeof(*in));
 	const char *wrong = NULL;
 
-	for (int i = 0; i < PIECES * LARGEST; i++)
+	for (int i = 0; i < MESSAGES * LARGEST; i++)
 		out[i] = r->rank * 1000 + i / LARGEST;
-	for (int i = 0; i < PIECES; i++) {
+	for (int i = 0; i < MESSAGES; i++) {
 		const size_t bytes = (size_t)piece_size(i) * sizeof(*out);
 
 		for (int other = 0; other < r->size; other++) {
 			if (other == r->rank)
 				continue;
-			if (ranks_receive(r, other, in + (other * PIECES + i) * LARGEST, bytes,
+			if (ranks_receive(r, other, in + (other * MESSAGES + i) * LARGEST, bytes,
 					  err) ||
 			    ranks_send(r, other, out + i * LARGEST, bytes, err))
 				wrong = err->text;
 		}
-		if (ranks_start(r, err) != OK || ranks_push(r, err) != OK)
+		if (ranks_start(r, err) != OK || ranks_progress(r, err) != OK)
 			wrong = err->text;
 	}
 	if (ranks_wait(r, err) != OK)
 		wrong = err->text;
 	for (int other = 0; other < r->size; other++)
-		for (int i = 0; i < PIECES && other != r->rank; i++)
+		for (int i = 0; i < MESSAGES && other != r->rank; i++)
 			for (int j = 0; j < LARGEST; j++)
-				if (in[(other * PIECES + i) * LARGEST + j] !=
+				if (in[(other * MESSAGES + i) * LARGEST + j] !=
 				    (j < piece_size(i) ? other * 1000 + i : 0))
-					wrong = "a piece arrived wrong";
+					wrong = "a message arrived wrong";
 	free(out);
 	free(in);
 	return wrong;

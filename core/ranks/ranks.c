@@ -111,9 +111,9 @@ enum status ranks_start(struct ranks *r, struct error *err)
 	return r->type->start(r, err);
 }
 
-enum status ranks_push(struct ranks *r, struct error *err)
+enum status ranks_progress(struct ranks *r, struct error *err)
 {
-	return r->type->push(r, err);
+	return r->type->progress(r, err);
 }
 
 enum status ranks_wait(struct ranks *r, struct error *err)

@@ -68,7 +68,7 @@ static void test_nccl(void **state)
 	assert_ok(ranks_send(r, 0, from, bytes, &err));
 	assert_ok(ranks_receive(r, 0, to, bytes, &err));
 	assert_ok(ranks_start(r, &err));
-	assert_ok(ranks_push(r, &err));
+	assert_ok(ranks_progress(r, &err));
 	assert_ok(ranks_wait(r, &err));
 	memset(host, 0, bytes);
 	b.download(&b, host, to, bytes);

@@ -16,7 +16,7 @@ static enum status receive(struct ranks *r, int from, void *memory, size_t bytes
 	return fail(err, "there is no rank %d: this process is alone", from);
 }
 
-/* Nothing travels. */
+/* There is no other rank to send to. */
 static enum status nothing(struct ranks *r, struct error *err)
 {
 	(void)r, (void)err;
@@ -54,7 +54,7 @@ const struct ranks_type ranks_single = {
 	.send = send,
 	.receive = receive,
 	.start = nothing,
-	.push = nothing,
+	.progress = nothing,
 	.wait = nothing,
 	.broadcast = broadcast,
 	.gather = gather,

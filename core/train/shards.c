@@ -10,20 +10,20 @@
 #include "core/optim/kernels.h"
 
 /*
- * Elements: 1 MiB of floats travels as fast as more of them, and the pieces of one layer are many
- * enough for several owners.
+ * Elements: a transfer of 1 MiB reaches the bandwidth of a larger one, and the shards of one layer
+ * are many enough for several owners.
  */
-#define PIECE_ELEMENTS ((int64_t)1 << 18)
+#define SHARD_ELEMENTS ((int64_t)1 << 18)
 #define ALL_INSTRUCTIONS INT_MAX
 #define STATE_BLOCKS 3
 
-struct piece {
+struct shard {
 	int param;
 	int64_t first, count; /* elements of the parameter */
 	int owner;
-	int index;  /* among the pieces of its owner */
+	int index;  /* among the shards of its owner */
 	int64_t at; /* its first element in the blocks of its owner */
-	int ready;  /* instructions after which its gradient is whole */
+	int ready;  /* instructions after which its gradient is complete */
 };
 
 struct round {
@@ -38,64 +38,64 @@ struct shards {
 	const struct optim_kernels *kernels;
 	enum optim_kind kind;
 
-	struct piece *pieces;
+	struct shard *list;
 	int n;
-	int *order;    /* of the pieces, as they become ready */
-	int *owned;    /* by rank: how many pieces */
+	int *order;    /* of the shards, as they become ready */
+	int *owned;    /* by rank: how many shards */
 	int most;      /* the largest of them */
-	int untouched; /* so many instructions leave all gradients alone */
+	int untouched; /* instructions before the first that writes a gradient */
 
-	void *arrived;		  /* on the device: by rank, blocks as large as the own ones */
-	char *host_out, *host_in; /* for pieces that travel through memory of the host; or NULL */
+	void *received;		  /* on the device: by rank, blocks as large as the own ones */
+	char *host_out, *host_in; /* staging buffers of a transport without GPU memory; or NULL */
 	size_t bytes;
 
 	struct round now, before;
-	bool open;	 /* `now` is being made */
-	bool travelling; /* `before` is not summed up yet */
-	int announced;	 /* pieces of `now`, in order[] */
+	bool open;	/* `now` is being made */
+	bool in_flight; /* `before` is not summed up yet */
+	int posted;	/* shards of `now`, in order[] */
 
 	double *squares, *all_squares; /* by index, and by rank and index */
 	enum status joined;
 	struct error join_error;
 
 	struct optimizer *optimizer;
-	void **state;		      /* by index of the own pieces and block */
+	void **state;		      /* by index of the own shards and block */
 	struct optim_tensor *tensors; /* of the whole state */
 	int *block_of;		      /* by tensor */
 	int tensor_count;
-	void *piece_memory; /* on the host: one piece of state */
-	int kept_tensor, kept_piece;
+	void *shard_memory; /* on the host: one shard of state */
+	int cached_tensor, cached_shard;
 };
 
-/* ------------------------------------------------------------------ pieces */
+/* ------------------------------------------------------------------ shards */
 
-static int64_t largest_piece(const struct shards *s, const struct param *p)
+static int64_t largest_shard(const struct shards *s, const struct param *p)
 {
-	return optim_elementwise(s->kind, p) ? PIECE_ELEMENTS : p->count;
+	return optim_elementwise(s->kind, p) ? SHARD_ELEMENTS : p->count;
 }
 
-static int count_pieces(const struct shards *s)
+static int count_shards(const struct shards *s)
 {
 	int64_t n = 0;
 
 	for (int i = 0; i < s->whole->n; i++) {
 		const struct param *p = &s->whole->list[i];
 
-		n += (p->count + largest_piece(s, p) - 1) / largest_piece(s, p);
+		n += (p->count + largest_shard(s, p) - 1) / largest_shard(s, p);
 	}
 	return (int)n;
 }
 
-static void cut(struct shards *s)
+static void split(struct shards *s)
 {
-	struct piece *next = s->pieces;
+	struct shard *next = s->list;
 
 	for (int i = 0; i < s->whole->n; i++) {
 		const struct param *p = &s->whole->list[i];
-		const int64_t most = largest_piece(s, p);
+		const int64_t most = largest_shard(s, p);
 
 		for (int64_t first = 0; first < p->count; first += most)
-			*next++ = (struct piece){
+			*next++ = (struct shard){
 				.param = i,
 				.first = first,
 				.count = p->count - first < most ? p->count - first : most,
@@ -103,8 +103,8 @@ static void cut(struct shards *s)
 	}
 }
 
-/* Each piece goes to the rank that has least so far. */
-static enum status deal(struct shards *s, struct error *err)
+/* Each shard goes to the rank that has the fewest elements so far. */
+static enum status assign_owners(struct shards *s, struct error *err)
 {
 	int64_t *elements = calloc((size_t)s->ranks->size, sizeof(*elements));
 
@@ -116,9 +116,9 @@ static enum status deal(struct shards *s, struct error *err)
 		for (int r = 1; r < s->ranks->size; r++)
 			if (elements[r] < elements[least])
 				least = r;
-		s->pieces[i].owner = least;
-		s->pieces[i].index = s->owned[least]++;
-		elements[least] += s->pieces[i].count;
+		s->list[i].owner = least;
+		s->list[i].index = s->owned[least]++;
+		elements[least] += s->list[i].count;
 	}
 	for (int r = 0; r < s->ranks->size; r++)
 		s->most = s->owned[r] > s->most ? s->owned[r] : s->most;
@@ -126,43 +126,43 @@ static enum status deal(struct shards *s, struct error *err)
 	return OK;
 }
 
-/* A piece is a parameter of its own: a matrix that is cut is only a stretch of its elements. */
-static enum status name_own(struct shards *s, const struct piece *piece, struct error *err)
+/* A shard is a parameter of its own.  Part of a matrix is a vector. */
+static enum status name_own(struct shards *s, const struct shard *shard, struct error *err)
 {
-	const struct param *p = &s->whole->list[piece->param];
-	const bool cut_up = piece->count < p->count;
+	const struct param *p = &s->whole->list[shard->param];
+	const bool is_part = shard->count < p->count;
 	char name[300];
 	int index;
 
-	snprintf(name, sizeof(name), "%s[%lld]", p->name, (long long)piece->first);
-	if (params_name(s->own, name, &p->init, cut_up ? 1 : p->ndim,
-			cut_up ? &piece->count : p->dim, &index, err) != OK)
+	snprintf(name, sizeof(name), "%s[%lld]", p->name, (long long)shard->first);
+	if (params_name(s->own, name, &p->init, is_part ? 1 : p->ndim,
+			is_part ? &shard->count : p->dim, &index, err) != OK)
 		return FAIL;
 	s->own->list[index].role = p->role;
 	s->own->list[index].origin = p->origin;
-	return index == piece->index ? OK : fail(err, "two pieces are named %s", name);
+	return index == shard->index ? OK : fail(err, "two shards are named %s", name);
 }
 
-static enum status make_pieces(struct shards *s, struct error *err)
+static enum status make_shards(struct shards *s, struct error *err)
 {
-	s->n = count_pieces(s);
+	s->n = count_shards(s);
 	if (s->n < s->ranks->size)
-		return fail(err, "CONFIG_RANKS=%d: the model has only %d pieces to divide",
+		return fail(err, "CONFIG_RANKS=%d: the model has only %d shards to divide",
 			    s->ranks->size, s->n);
-	s->pieces = pool_alloc(&s->pool, (size_t)s->n * sizeof(*s->pieces));
+	s->list = pool_alloc(&s->pool, (size_t)s->n * sizeof(*s->list));
 	s->order = pool_alloc(&s->pool, (size_t)s->n * sizeof(*s->order));
 	s->owned = pool_alloc(&s->pool, (size_t)s->ranks->size * sizeof(*s->owned));
-	if (!s->pieces || !s->order || !s->owned)
-		return fail_memory(err, "pieces", (size_t)s->n * sizeof(*s->pieces));
-	cut(s);
-	if (deal(s, err) != OK || params_create(&s->own, s->whole->type, err) != OK)
+	if (!s->list || !s->order || !s->owned)
+		return fail_memory(err, "shards", (size_t)s->n * sizeof(*s->list));
+	split(s);
+	if (assign_owners(s, err) != OK || params_create(&s->own, s->whole->type, err) != OK)
 		return FAIL;
 	for (int i = 0; i < s->n; i++)
-		if (s->pieces[i].owner == s->ranks->rank && name_own(s, &s->pieces[i], err) != OK)
+		if (s->list[i].owner == s->ranks->rank && name_own(s, &s->list[i], err) != OK)
 			return FAIL;
 	for (int i = 0; i < s->n; i++)
-		if (s->pieces[i].owner == s->ranks->rank)
-			s->pieces[i].at = s->own->list[s->pieces[i].index].offset;
+		if (s->list[i].owner == s->ranks->rank)
+			s->list[i].at = s->own->list[s->list[i].index].offset;
 	return OK;
 }
 
@@ -173,9 +173,9 @@ static size_t element_size(const struct shards *s)
 	return dtype_size(s->whole->type);
 }
 
-static size_t piece_bytes(const struct shards *s, const struct piece *piece)
+static size_t shard_bytes(const struct shards *s, const struct shard *shard)
 {
-	return (size_t)piece->count * element_size(s);
+	return (size_t)shard->count * element_size(s);
 }
 
 static size_t own_bytes(const struct shards *s)
@@ -183,61 +183,60 @@ static size_t own_bytes(const struct shards *s)
 	return (size_t)s->own->total * element_size(s);
 }
 
-static bool is_own(const struct shards *s, const struct piece *piece)
+static bool is_own(const struct shards *s, const struct shard *shard)
 {
-	return piece->owner == s->ranks->rank;
+	return shard->owner == s->ranks->rank;
 }
 
-/* Where a piece lies in a block of the whole parameters. */
-static char *in_whole(const struct shards *s, void *block, const struct piece *piece)
+/* Where a shard lies in a block of the whole parameters. */
+static char *in_whole(const struct shards *s, void *block, const struct shard *shard)
 {
 	return (char *)block +
-	       (size_t)(s->whole->list[piece->param].offset + piece->first) * element_size(s);
+	       (size_t)(s->whole->list[shard->param].offset + shard->first) * element_size(s);
 }
 
-static char *in_own(const struct shards *s, void *block, const struct piece *piece)
+static char *in_own(const struct shards *s, void *block, const struct shard *shard)
 {
-	return (char *)block + (size_t)piece->at * element_size(s);
+	return (char *)block + (size_t)shard->at * element_size(s);
 }
 
-/* Where a piece of rank `from` arrives. */
-static char *in_arrived(const struct shards *s, void *blocks, int from, const struct piece *piece)
+/* Where a shard of rank `from` arrives. */
+static char *in_received(const struct shards *s, void *blocks, int from, const struct shard *shard)
 {
-	return in_own(s, (char *)blocks + (size_t)from * own_bytes(s), piece);
+	return in_own(s, (char *)blocks + (size_t)from * own_bytes(s), shard);
 }
 
 /* ----------------------------------------------------------------- creation */
 
-/* Does a piece of this rank travel to the rank? */
-static bool travels_to(const struct shards *s, int rank)
+/* Does this rank send its shards to the rank? */
+static bool sends_to(const struct shards *s, int rank)
 {
-	return rank != s->ranks->rank || s->ranks->to_itself;
+	return rank != s->ranks->rank || s->ranks->loopback;
 }
 
-static bool anything_travels(const struct shards *s)
+static bool communicates(const struct shards *s)
 {
-	return s->ranks->size > 1 || s->ranks->to_itself;
+	return s->ranks->size > 1 || s->ranks->loopback;
 }
 
 /* A transport that knows only memory of the host serves a GPU through copies. */
 static bool is_staged(const struct shards *s)
 {
-	return anything_travels(s) && s->whole->backend->host_alloc &&
-	       !s->ranks->type->device_memory;
+	return communicates(s) && s->whole->backend->host_alloc && !s->ranks->type->device_memory;
 }
 
-static enum status allocate_travel(struct shards *s, struct error *err)
+static enum status allocate_buffers(struct shards *s, struct error *err)
 {
 	const struct backend *b = s->whole->backend;
 	const size_t in = (size_t)s->ranks->size * own_bytes(s);
 	const size_t out = (size_t)s->whole->total * element_size(s);
 
 	s->bytes = 2 * own_bytes(s);
-	if (!anything_travels(s))
+	if (!communicates(s))
 		return OK;
 	s->bytes += in;
-	s->arrived = b->alloc(b, in);
-	if (!s->arrived)
+	s->received = b->alloc(b, in);
+	if (!s->received)
 		return fail_alloc(b, "gradients of other ranks", in, err);
 	if (!is_staged(s))
 		return OK;
@@ -257,13 +256,13 @@ static enum status allocate_squares(struct shards *s, struct error *err)
 	return s->squares && s->all_squares ? OK : fail_memory(err, "squares", bytes);
 }
 
-static void take_own(struct shards *s)
+static void copy_own(struct shards *s)
 {
 	for (int i = 0; i < s->n; i++)
-		if (is_own(s, &s->pieces[i]))
-			s->kernels->add(s->whole->backend, in_own(s, s->own->data, &s->pieces[i]),
-					in_whole(s, s->whole->data, &s->pieces[i]),
-					s->pieces[i].count, true);
+		if (is_own(s, &s->list[i]))
+			s->kernels->add(s->whole->backend, in_own(s, s->own->data, &s->list[i]),
+					in_whole(s, s->whole->data, &s->list[i]), s->list[i].count,
+					true);
 	params_changed(s->own);
 }
 
@@ -275,14 +274,14 @@ enum status shards_create(struct shards **out, struct ranks *ranks, struct param
 	if (!s)
 		return fail_memory(err, "shards", sizeof(*s));
 	assert(whole->data && whole->grad);
-	*s = (struct shards){ .ranks = ranks, .whole = whole, .kind = kind, .kept_tensor = -1 };
+	*s = (struct shards){ .ranks = ranks, .whole = whole, .kind = kind, .cached_tensor = -1 };
 	s->kernels = whole->backend->optim(whole->type);
-	if (make_pieces(s, err) != OK || params_allocate(s->own, whole->backend, true, err) != OK ||
-	    allocate_travel(s, err) != OK || allocate_squares(s, err) != OK) {
+	if (make_shards(s, err) != OK || params_allocate(s->own, whole->backend, true, err) != OK ||
+	    allocate_buffers(s, err) != OK || allocate_squares(s, err) != OK) {
 		shards_destroy(s);
 		return FAIL;
 	}
-	take_own(s);
+	copy_own(s);
 	*out = s;
 	return OK;
 }
@@ -294,13 +293,13 @@ void shards_destroy(struct shards *s)
 	if (!s)
 		return;
 	b = s->whole->backend;
-	b->release(b, s->arrived);
+	b->release(b, s->received);
 	if (s->host_out)
 		b->host_release(b, s->host_out);
 	if (s->host_in)
 		b->host_release(b, s->host_in);
 	params_destroy(s->own);
-	free(s->piece_memory);
+	free(s->shard_memory);
 	pool_free(&s->pool);
 	free(s);
 }
@@ -320,9 +319,9 @@ size_t shards_bytes(const struct shards *s)
 	return s->bytes;
 }
 
-/* --------------------------------------------------------------- travelling */
+/* ---------------------------------------------------------------- transfers */
 
-static enum status send_piece(struct shards *s, int to, const void *device, size_t in_host,
+static enum status send_shard(struct shards *s, int to, const void *device, size_t in_host,
 			      size_t bytes, struct error *err)
 {
 	if (!s->host_out)
@@ -330,7 +329,7 @@ static enum status send_piece(struct shards *s, int to, const void *device, size
 	return ranks_send(s->ranks, to, s->host_out + in_host, bytes, err);
 }
 
-/* Bring a piece to the host once, for any number of ranks. */
+/* Copies a shard to the host once, for any number of ranks. */
 static void stage(struct shards *s, const void *device, size_t in_host, size_t bytes)
 {
 	if (s->host_out)
@@ -343,67 +342,67 @@ static size_t offset_in(const void *block, const void *at)
 	return (size_t)((const char *)at - (const char *)block);
 }
 
-static enum status send_gradient(struct shards *s, const struct piece *piece, struct error *err)
+static enum status send_gradient(struct shards *s, const struct shard *shard, struct error *err)
 {
-	const char *from = in_whole(s, s->whole->grad, piece);
-	const size_t in_host = offset_in(s->whole->grad, from), bytes = piece_bytes(s, piece);
+	const char *from = in_whole(s, s->whole->grad, shard);
+	const size_t in_host = offset_in(s->whole->grad, from), bytes = shard_bytes(s, shard);
 
-	if (s->ranks->rank >= s->now.contributors || !travels_to(s, piece->owner))
+	if (s->ranks->rank >= s->now.contributors || !sends_to(s, shard->owner))
 		return OK;
 	stage(s, from, in_host, bytes);
-	return send_piece(s, piece->owner, from, in_host, bytes, err);
+	return send_shard(s, shard->owner, from, in_host, bytes, err);
 }
 
-static enum status receive_gradients(struct shards *s, const struct piece *piece, struct error *err)
+static enum status receive_gradients(struct shards *s, const struct shard *shard, struct error *err)
 {
-	char *blocks = s->host_in ? s->host_in : s->arrived;
+	char *blocks = s->host_in ? s->host_in : s->received;
 
-	for (int r = 0; is_own(s, piece) && r < s->now.contributors; r++)
-		if (travels_to(s, r) && ranks_receive(s->ranks, r, in_arrived(s, blocks, r, piece),
-						      piece_bytes(s, piece), err) != OK)
+	for (int r = 0; is_own(s, shard) && r < s->now.contributors; r++)
+		if (sends_to(s, r) && ranks_receive(s->ranks, r, in_received(s, blocks, r, shard),
+						    shard_bytes(s, shard), err) != OK)
 			return FAIL;
 	return OK;
 }
 
-/* Announce the pieces that are whole after so many instructions. */
-static enum status announce(struct shards *s, int done, struct error *err)
+/* Posts the gradients that are complete after `done` instructions. */
+static enum status post(struct shards *s, int done, struct error *err)
 {
-	const int before = s->announced;
+	const int before = s->posted;
 
-	while (s->announced < s->n && s->pieces[s->order[s->announced]].ready <= done) {
-		const struct piece *piece = &s->pieces[s->order[s->announced++]];
+	while (s->posted < s->n && s->list[s->order[s->posted]].ready <= done) {
+		const struct shard *shard = &s->list[s->order[s->posted++]];
 
-		if (send_gradient(s, piece, err) != OK || receive_gradients(s, piece, err) != OK)
+		if (send_gradient(s, shard, err) != OK || receive_gradients(s, shard, err) != OK)
 			return FAIL;
 	}
-	return s->announced > before ? ranks_start(s->ranks, err) : ranks_push(s->ranks, err);
+	return s->posted > before ? ranks_start(s->ranks, err) : ranks_progress(s->ranks, err);
 }
 
-/* What rank r contributed to a piece of this rank. */
-static const void *contribution(struct shards *s, int r, const struct piece *piece)
+/* What rank r contributed to a shard of this rank. */
+static const void *contribution(struct shards *s, int r, const struct shard *shard)
 {
 	char *device;
 
-	if (!travels_to(s, r))
-		return in_whole(s, s->whole->grad, piece);
-	device = in_arrived(s, s->arrived, r, piece);
+	if (!sends_to(s, r))
+		return in_whole(s, s->whole->grad, shard);
+	device = in_received(s, s->received, r, shard);
 	if (s->host_in)
 		s->whole->backend->upload(s->whole->backend, device,
-					  in_arrived(s, s->host_in, r, piece),
-					  piece_bytes(s, piece));
+					  in_received(s, s->host_in, r, shard),
+					  shard_bytes(s, shard));
 	return device;
 }
 
-/* Sum up a round whose pieces have all been announced. */
-static enum status settle(struct shards *s, struct error *err)
+/* Sums the gradients of a round that has been posted. */
+static enum status finish_round(struct shards *s, struct error *err)
 {
-	s->travelling = false;
+	s->in_flight = false;
 	if (ranks_wait(s->ranks, err) != OK)
 		return FAIL;
 	for (int i = 0; i < s->n; i++)
-		for (int r = 0; is_own(s, &s->pieces[i]) && r < s->before.contributors; r++)
-			s->kernels->add(s->whole->backend, in_own(s, s->own->grad, &s->pieces[i]),
-					contribution(s, r, &s->pieces[i]), s->pieces[i].count,
+		for (int r = 0; is_own(s, &s->list[i]) && r < s->before.contributors; r++)
+			s->kernels->add(s->whole->backend, in_own(s, s->own->grad, &s->list[i]),
+					contribution(s, r, &s->list[i]), s->list[i].count,
 					s->before.first && r == 0);
 	return OK;
 }
@@ -414,9 +413,9 @@ static enum status watch(void *context, int done, struct error *err)
 
 	if (!s->open)
 		return OK;
-	if (s->travelling)
-		return done >= s->untouched ? settle(s, err) : ranks_push(s->ranks, err);
-	return announce(s, done, err);
+	if (s->in_flight)
+		return done >= s->untouched ? finish_round(s, err) : ranks_progress(s->ranks, err);
+	return post(s, done, err);
 }
 
 static void sort_by_readiness(struct shards *s, int instructions)
@@ -425,7 +424,7 @@ static void sort_by_readiness(struct shards *s, int instructions)
 
 	for (int done = 0; done <= instructions; done++)
 		for (int i = 0; i < s->n; i++)
-			if (s->pieces[i].ready == done)
+			if (s->list[i].ready == done)
 				s->order[next++] = i;
 	assert(next == s->n);
 }
@@ -436,8 +435,8 @@ void shards_watch(struct shards *s, struct program *p)
 
 	s->untouched = program_step_count(p);
 	for (int i = 0; i < s->n; i++) {
-		program_gradient_span(p, s->pieces[i].param, &first, &last);
-		s->pieces[i].ready = last;
+		program_gradient_span(p, s->list[i].param, &first, &last);
+		s->list[i].ready = last;
 		s->untouched = first < s->untouched ? first : s->untouched;
 	}
 	sort_by_readiness(s, program_step_count(p));
@@ -446,36 +445,36 @@ void shards_watch(struct shards *s, struct program *p)
 
 enum status shards_begin_round(struct shards *s, int contributors, bool first, struct error *err)
 {
-	if (s->travelling && s->untouched == 0 && settle(s, err) != OK)
+	if (s->in_flight && s->untouched == 0 && finish_round(s, err) != OK)
 		return FAIL;
 	s->now = (struct round){ .contributors = contributors, .first = first };
 	s->open = true;
-	s->announced = 0;
+	s->posted = 0;
 	return OK;
 }
 
-/* Also on a rank that made no gradient, or that failed to: the others wait for its pieces. */
+/* Also on a rank that made no gradient, or failed to make it: the others wait for its messages. */
 enum status shards_end_round(struct shards *s, struct error *err)
 {
-	if (s->travelling && settle(s, err) != OK)
+	if (s->in_flight && finish_round(s, err) != OK)
 		return FAIL;
-	if (announce(s, ALL_INSTRUCTIONS, err) != OK)
+	if (post(s, ALL_INSTRUCTIONS, err) != OK)
 		return FAIL;
 	s->before = s->now;
 	s->open = false;
-	s->travelling = true;
+	s->in_flight = true;
 	return OK;
 }
 
 enum status shards_sum(struct shards *s, struct error *err)
 {
-	return s->travelling ? settle(s, err) : OK;
+	return s->in_flight ? finish_round(s, err) : OK;
 }
 
 /* -------------------------------------------------------------- the update */
 
-/* Squares of all pieces, added in the order of pieces. */
-static double join(void *context, const double *squares)
+/* The sum of squares over all shards, in their order. */
+static double join_squares(void *context, const double *squares)
 {
 	struct shards *s = context;
 	double sum = 0;
@@ -484,30 +483,30 @@ static double join(void *context, const double *squares)
 	s->joined = ranks_gather(s->ranks, s->squares, s->all_squares,
 				 (size_t)s->most * sizeof(*squares), &s->join_error);
 	for (int i = 0; i < s->n; i++)
-		sum += s->all_squares[s->pieces[i].owner * s->most + s->pieces[i].index];
+		sum += s->all_squares[s->list[i].owner * s->most + s->list[i].index];
 	return s->joined == OK ? sum : NAN;
 }
 
-#define PIECES_AT_ONCE 64 /* announced before they start */
+#define SHARDS_AT_ONCE 64 /* posted before they start */
 
-static enum status share_piece(struct shards *s, const struct piece *piece, struct error *err)
+static enum status share_shard(struct shards *s, const struct shard *shard, struct error *err)
 {
-	char *whole = in_whole(s, s->whole->data, piece), *own;
-	const size_t in_host = offset_in(s->whole->data, whole), bytes = piece_bytes(s, piece);
+	char *whole = in_whole(s, s->whole->data, shard), *own;
+	const size_t in_host = offset_in(s->whole->data, whole), bytes = shard_bytes(s, shard);
 
-	if (travels_to(s, piece->owner) &&
-	    ranks_receive(s->ranks, piece->owner, s->host_in ? s->host_in + in_host : whole, bytes,
+	if (sends_to(s, shard->owner) &&
+	    ranks_receive(s->ranks, shard->owner, s->host_in ? s->host_in + in_host : whole, bytes,
 			  err) != OK)
 		return FAIL;
-	if (!is_own(s, piece))
+	if (!is_own(s, shard))
 		return OK;
-	own = in_own(s, s->own->data, piece);
-	if (!travels_to(s, piece->owner))
-		s->kernels->add(s->whole->backend, whole, own, piece->count, true);
-	if (anything_travels(s))
+	own = in_own(s, s->own->data, shard);
+	if (!sends_to(s, shard->owner))
+		s->kernels->add(s->whole->backend, whole, own, shard->count, true);
+	if (communicates(s))
 		stage(s, own, in_host, bytes);
 	for (int r = 0; r < s->ranks->size; r++)
-		if (travels_to(s, r) && send_piece(s, r, own, in_host, bytes, err) != OK)
+		if (sends_to(s, r) && send_shard(s, r, own, in_host, bytes, err) != OK)
 			return FAIL;
 	return OK;
 }
@@ -515,25 +514,25 @@ static enum status share_piece(struct shards *s, const struct piece *piece, stru
 static void upload_shared(struct shards *s)
 {
 	for (int i = 0; s->host_in && i < s->n; i++) {
-		char *whole = in_whole(s, s->whole->data, &s->pieces[i]);
+		char *whole = in_whole(s, s->whole->data, &s->list[i]);
 
-		if (travels_to(s, s->pieces[i].owner))
+		if (sends_to(s, s->list[i].owner))
 			s->whole->backend->upload(s->whole->backend, whole,
 						  s->host_in + offset_in(s->whole->data, whole),
-						  piece_bytes(s, &s->pieces[i]));
+						  shard_bytes(s, &s->list[i]));
 	}
 }
 
-enum status shards_share(struct shards *s, struct error *err)
+enum status shards_all_gather(struct shards *s, struct error *err)
 {
 	if (s->joined != OK) {
 		*err = s->join_error;
 		return FAIL;
 	}
 	for (int i = 0; i < s->n; i++) {
-		if (share_piece(s, &s->pieces[i], err) != OK)
+		if (share_shard(s, &s->list[i], err) != OK)
 			return FAIL;
-		if ((i + 1) % PIECES_AT_ONCE == 0 && ranks_start(s->ranks, err) != OK)
+		if ((i + 1) % SHARDS_AT_ONCE == 0 && ranks_start(s->ranks, err) != OK)
 			return FAIL;
 	}
 	if (ranks_start(s->ranks, err) != OK || ranks_wait(s->ranks, err) != OK)
@@ -543,18 +542,18 @@ enum status shards_share(struct shards *s, struct error *err)
 	return OK;
 }
 
-enum status shards_spread(struct shards *s, struct error *err)
+enum status shards_broadcast(struct shards *s, struct error *err)
 {
 	const struct backend *b = s->whole->backend;
-	void *host = malloc((size_t)PIECE_ELEMENTS * element_size(s));
+	void *host = malloc((size_t)SHARD_ELEMENTS * element_size(s));
 	const int64_t total = s->whole->total;
 	enum status status = OK;
 
 	if (!host)
-		return fail_memory(err, "weights", (size_t)PIECE_ELEMENTS * element_size(s));
+		return fail_memory(err, "weights", (size_t)SHARD_ELEMENTS * element_size(s));
 	for (int64_t at = 0; s->ranks->size > 1 && at < total && status == OK;
-	     at += PIECE_ELEMENTS) {
-		const int64_t n = total - at < PIECE_ELEMENTS ? total - at : PIECE_ELEMENTS;
+	     at += SHARD_ELEMENTS) {
+		const int64_t n = total - at < SHARD_ELEMENTS ? total - at : SHARD_ELEMENTS;
 		const size_t bytes = (size_t)n * element_size(s);
 		char *device = (char *)s->whole->data + (size_t)at * element_size(s);
 
@@ -568,7 +567,7 @@ enum status shards_spread(struct shards *s, struct error *err)
 	}
 	free(host);
 	params_changed(s->whole);
-	take_own(s);
+	copy_own(s);
 	return status;
 }
 
@@ -618,25 +617,25 @@ static enum status find_state(struct shards *s, struct error *err)
 	return OK;
 }
 
-static size_t largest_piece_bytes(const struct shards *s)
+static size_t largest_shard_bytes(const struct shards *s)
 {
 	size_t largest = 0;
 
 	for (int i = 0; i < s->n; i++)
-		if (piece_bytes(s, &s->pieces[i]) > largest)
-			largest = piece_bytes(s, &s->pieces[i]);
+		if (shard_bytes(s, &s->list[i]) > largest)
+			largest = shard_bytes(s, &s->list[i]);
 	return largest;
 }
 
-enum status shards_join(struct shards *s, struct optimizer *optimizer, struct error *err)
+enum status shards_set_optimizer(struct shards *s, struct optimizer *optimizer, struct error *err)
 {
 	s->optimizer = optimizer;
-	s->piece_memory = malloc(largest_piece_bytes(s));
-	if (!s->piece_memory)
-		return fail_memory(err, "optimizer", largest_piece_bytes(s));
+	s->shard_memory = malloc(largest_shard_bytes(s));
+	if (!s->shard_memory)
+		return fail_memory(err, "optimizer", largest_shard_bytes(s));
 	if (list_tensors(s, err) != OK || find_state(s, err) != OK)
 		return FAIL;
-	return optimizer_join(optimizer, join, s, err);
+	return optimizer_join(optimizer, join_squares, s, err);
 }
 
 const struct optim_tensor *shards_state(const struct shards *s, int *count)
@@ -645,10 +644,10 @@ const struct optim_tensor *shards_state(const struct shards *s, int *count)
 	return s->tensors;
 }
 
-enum errand { FINISH, READ, WRITE };
+enum kind { FINISH, READ, WRITE };
 
 struct request {
-	int errand, piece, block;
+	int kind, shard, block;
 };
 
 static struct ranks *host_ranks(const struct shards *s)
@@ -656,10 +655,10 @@ static struct ranks *host_ranks(const struct shards *s)
 	return s->ranks->host ? s->ranks->host : s->ranks;
 }
 
-static void *own_state(const struct shards *s, const struct piece *piece, int block)
+static void *own_state(const struct shards *s, const struct shard *shard, int block)
 {
-	return block == GRADIENT_BLOCK ? in_own(s, s->own->grad, piece)
-				       : s->state[piece->index * STATE_BLOCKS + block];
+	return block == GRADIENT_BLOCK ? in_own(s, s->own->grad, shard)
+				       : s->state[shard->index * STATE_BLOCKS + block];
 }
 
 static enum status send_host(struct shards *s, int to, const void *host, size_t bytes,
@@ -682,44 +681,44 @@ static enum status receive_host(struct shards *s, int from, void *host, size_t b
 	return ranks_wait(r, err);
 }
 
-/* Rank 0: a piece of state into piece_memory, or from there to its owner. */
-static enum status carry(struct shards *s, enum errand errand, int index, int block,
-			 struct error *err)
+/* Rank 0: reads the state of a shard into shard_memory, or writes it from there. */
+static enum status transfer_state(struct shards *s, enum kind kind, int index, int block,
+				  struct error *err)
 {
-	struct request request = { errand, index, block };
-	const struct piece *piece = &s->pieces[index];
+	struct request request = { kind, index, block };
+	const struct shard *shard = &s->list[index];
 	const struct backend *b = s->whole->backend;
-	const size_t bytes = piece_bytes(s, piece);
+	const size_t bytes = shard_bytes(s, shard);
 
-	if (is_own(s, piece)) {
-		if (errand == READ)
-			b->download(b, s->piece_memory, own_state(s, piece, block), bytes);
+	if (is_own(s, shard)) {
+		if (kind == READ)
+			b->download(b, s->shard_memory, own_state(s, shard, block), bytes);
 		else
-			b->upload(b, own_state(s, piece, block), s->piece_memory, bytes);
+			b->upload(b, own_state(s, shard, block), s->shard_memory, bytes);
 		return b->check(b, err);
 	}
 	if (ranks_broadcast(s->ranks, 0, &request, sizeof(request), err) != OK)
 		return FAIL;
-	if (errand == READ)
-		return receive_host(s, piece->owner, s->piece_memory, bytes, err);
-	return send_host(s, piece->owner, s->piece_memory, bytes, err);
+	if (kind == READ)
+		return receive_host(s, shard->owner, s->shard_memory, bytes, err);
+	return send_host(s, shard->owner, s->shard_memory, bytes, err);
 }
 
 static enum status serve_one(struct shards *s, const struct request *request, struct error *err)
 {
-	const struct piece *piece = &s->pieces[request->piece];
+	const struct shard *shard = &s->list[request->shard];
 	const struct backend *b = s->whole->backend;
-	const size_t bytes = piece_bytes(s, piece);
+	const size_t bytes = shard_bytes(s, shard);
 
-	if (!is_own(s, piece))
+	if (!is_own(s, shard))
 		return OK;
-	if (request->errand == READ) {
-		b->download(b, s->piece_memory, own_state(s, piece, request->block), bytes);
-		return b->check(b, err) == OK ? send_host(s, 0, s->piece_memory, bytes, err) : FAIL;
+	if (request->kind == READ) {
+		b->download(b, s->shard_memory, own_state(s, shard, request->block), bytes);
+		return b->check(b, err) == OK ? send_host(s, 0, s->shard_memory, bytes, err) : FAIL;
 	}
-	if (receive_host(s, 0, s->piece_memory, bytes, err) != OK)
+	if (receive_host(s, 0, s->shard_memory, bytes, err) != OK)
 		return FAIL;
-	b->upload(b, own_state(s, piece, request->block), s->piece_memory, bytes);
+	b->upload(b, own_state(s, shard, request->block), s->shard_memory, bytes);
 	return OK;
 }
 
@@ -730,7 +729,7 @@ enum status shards_serve(struct shards *s, struct error *err)
 	for (;;) {
 		if (ranks_broadcast(s->ranks, 0, &request, sizeof(request), err) != OK)
 			return FAIL;
-		if (request.errand == FINISH)
+		if (request.kind == FINISH)
 			return OK;
 		if (serve_one(s, &request, err) != OK)
 			return FAIL;
@@ -741,31 +740,31 @@ enum status shards_done(struct shards *s, struct error *err)
 {
 	struct request request = { FINISH, 0, 0 };
 
-	s->kept_tensor = -1;
+	s->cached_tensor = -1;
 	return ranks_broadcast(s->ranks, 0, &request, sizeof(request), err);
 }
 
-/* The piece of a tensor that holds one of its elements. */
-static int piece_with(const struct shards *s, int tensor, int64_t element)
+/* The shard of a tensor that holds one of its elements. */
+static int shard_with(const struct shards *s, int tensor, int64_t element)
 {
 	int i = 0;
 
-	while (&s->whole->list[s->pieces[i].param] != s->tensors[tensor].param ||
-	       element >= s->pieces[i].first + s->pieces[i].count)
+	while (&s->whole->list[s->list[i].param] != s->tensors[tensor].param ||
+	       element >= s->list[i].first + s->list[i].count)
 		i++;
 	return i;
 }
 
-/* A file is written in small parts: the piece that was read last is kept for the next one. */
-static enum status keep(struct shards *s, int tensor, int piece, struct error *err)
+/* A file is written in small parts: the shard that was read last serves the next part, too. */
+static enum status cache_shard(struct shards *s, int tensor, int shard, struct error *err)
 {
-	if (s->kept_tensor == tensor && s->kept_piece == piece)
+	if (s->cached_tensor == tensor && s->cached_shard == shard)
 		return OK;
-	s->kept_tensor = -1;
-	if (carry(s, READ, piece, s->block_of[tensor], err) != OK)
+	s->cached_tensor = -1;
+	if (transfer_state(s, READ, shard, s->block_of[tensor], err) != OK)
 		return FAIL;
-	s->kept_tensor = tensor;
-	s->kept_piece = piece;
+	s->cached_tensor = tensor;
+	s->cached_shard = shard;
 	return OK;
 }
 
@@ -773,14 +772,14 @@ enum status shards_read(struct shards *s, int tensor, size_t offset, size_t byte
 			struct error *err)
 {
 	for (size_t part; bytes > 0; bytes -= part, offset += part, host = (char *)host + part) {
-		const int i = piece_with(s, tensor, (int64_t)(offset / element_size(s)));
-		const size_t skip = offset - (size_t)s->pieces[i].first * element_size(s);
-		const size_t left = piece_bytes(s, &s->pieces[i]) - skip;
+		const int i = shard_with(s, tensor, (int64_t)(offset / element_size(s)));
+		const size_t skip = offset - (size_t)s->list[i].first * element_size(s);
+		const size_t left = shard_bytes(s, &s->list[i]) - skip;
 
 		part = bytes < left ? bytes : left;
-		if (keep(s, tensor, i, err) != OK)
+		if (cache_shard(s, tensor, i, err) != OK)
 			return FAIL;
-		memcpy(host, (const char *)s->piece_memory + skip, part);
+		memcpy(host, (const char *)s->shard_memory + skip, part);
 	}
 	return OK;
 }
@@ -789,15 +788,15 @@ enum status shards_write(struct shards *s, int tensor, const void *host, struct 
 {
 	const struct param *p = s->tensors[tensor].param;
 
-	s->kept_tensor = -1;
+	s->cached_tensor = -1;
 	for (int i = 0; i < s->n; i++) {
-		const struct piece *piece = &s->pieces[i];
+		const struct shard *shard = &s->list[i];
 
-		if (&s->whole->list[piece->param] != p)
+		if (&s->whole->list[shard->param] != p)
 			continue;
-		memcpy(s->piece_memory, (const char *)host + (size_t)piece->first * element_size(s),
-		       piece_bytes(s, piece));
-		if (carry(s, WRITE, i, s->block_of[tensor], err) != OK)
+		memcpy(s->shard_memory, (const char *)host + (size_t)shard->first * element_size(s),
+		       shard_bytes(s, shard));
+		if (transfer_state(s, WRITE, i, s->block_of[tensor], err) != OK)
 			return FAIL;
 	}
 	return OK;
@@ -807,12 +806,12 @@ enum status shards_fetch_gradient(struct shards *s, struct error *err)
 {
 	const struct backend *b = s->whole->backend;
 
-	s->kept_tensor = -1;
+	s->cached_tensor = -1;
 	for (int i = 0; i < s->n; i++) {
-		if (carry(s, READ, i, GRADIENT_BLOCK, err) != OK)
+		if (transfer_state(s, READ, i, GRADIENT_BLOCK, err) != OK)
 			return FAIL;
-		b->upload(b, in_whole(s, s->whole->grad, &s->pieces[i]), s->piece_memory,
-			  piece_bytes(s, &s->pieces[i]));
+		b->upload(b, in_whole(s, s->whole->grad, &s->list[i]), s->shard_memory,
+			  shard_bytes(s, &s->list[i]));
 	}
 	return OK;
 }

@@ -1,15 +1,15 @@
 /*
- * shards - the parameters of a run, divided over its ranks.
+ * shards - the parameters of a run, divided over its ranks (ZeRO, stage 2).
  *
  * Every rank has all weights and computes gradients of its own micro-batches.  The parameters
- * are cut into pieces, and each piece belongs to one rank, which adds up its gradients, keeps its
- * optimizer state, updates it and gives it to the others.  Pieces do not depend on the number of
- * ranks.  Gradients are added in the order of micro-batches, and squares in the order of pieces.
- * So any number of ranks, one included, gives the same bits.
+ * are split into shards, and each shard belongs to one rank, which sums its gradients
+ * (reduce-scatter), keeps its optimizer state, updates it and sends it to the others (all-gather).
+ * Shards do not depend on the number of ranks.  Gradients are summed in the order of micro-batches,
+ * and squares in the order of shards.  So any number of ranks, one included, gives the same bits.
  *
- * An update is made of rounds.  In each round, every rank runs one micro-batch at most.  A piece
- * travels to its owner as soon as the backward pass has made it; the rest of a round may still
- * travel in the forward pass of the next one.
+ * An update is made of rounds.  In each round, every rank runs one micro-batch at most.  The
+ * gradient of a shard is sent to its owner as soon as the backward pass has made it; transfers of a
+ * round may go on during the forward pass of the next one.
  */
 #ifndef CORE_TRAIN_SHARDS_H
 #define CORE_TRAIN_SHARDS_H
@@ -25,16 +25,16 @@ enum status shards_create(struct shards **s, struct ranks *ranks, struct params 
 			  enum optim_kind kind, struct error *err) MUST_CHECK;
 void shards_destroy(struct shards *s);
 
-/* The pieces of this rank: what its optimizer updates. */
+/* The shards of this rank: what its optimizer updates. */
 struct params *shards_own(struct shards *s);
 struct ranks *shards_ranks(const struct shards *s);
 
 /* Memory beside weights and gradients of the whole model, without the optimizer's. */
 size_t shards_bytes(const struct shards *s);
 
-/* The optimizer of the own pieces, from now on with the norm of all. */
-enum status shards_join(struct shards *s, struct optimizer *optimizer,
-			struct error *err) MUST_CHECK;
+/* The optimizer of the own shards.  From now on it clips by the norm of all shards. */
+enum status shards_set_optimizer(struct shards *s, struct optimizer *optimizer,
+				 struct error *err) MUST_CHECK;
 
 /* The program that makes the gradients. */
 void shards_watch(struct shards *s, struct program *p);
@@ -47,19 +47,18 @@ enum status shards_begin_round(struct shards *s, int contributors, bool first,
 			       struct error *err) MUST_CHECK;
 enum status shards_end_round(struct shards *s, struct error *err) MUST_CHECK;
 
-/* After the last round: the gradients of the own pieces are summed up. */
+/* After the last round: completes the sums of the own shards. */
 enum status shards_sum(struct shards *s, struct error *err) MUST_CHECK;
 
-/* After an update: every rank gets the new weights.  FAIL also when the norm could not be joined.
- */
-enum status shards_share(struct shards *s, struct error *err) MUST_CHECK;
+/* After an update: every rank gets the new weights.  FAIL also if the norm was not computed. */
+enum status shards_all_gather(struct shards *s, struct error *err) MUST_CHECK;
 
 /* Every rank gets all weights of rank 0. */
-enum status shards_spread(struct shards *s, struct error *err) MUST_CHECK;
+enum status shards_broadcast(struct shards *s, struct error *err) MUST_CHECK;
 
 /* ------------------------------------------------------- whole state on rank 0 */
 
-/* The state of all ranks, with data NULL: to be reached by the functions below. */
+/* The state of all ranks, with data NULL: the functions below read and write it. */
 const struct optim_tensor *shards_state(const struct shards *s, int *count);
 
 /*
@@ -70,7 +69,7 @@ enum status shards_read(struct shards *s, int tensor, size_t offset, size_t byte
 			struct error *err) MUST_CHECK;
 enum status shards_write(struct shards *s, int tensor, const void *host,
 			 struct error *err) MUST_CHECK;
-/* The summed gradient of this update comes into the whole parameters of rank 0. */
+/* Copies the summed gradient of this update into the whole parameters of rank 0. */
 enum status shards_fetch_gradient(struct shards *s, struct error *err) MUST_CHECK;
 enum status shards_done(struct shards *s, struct error *err) MUST_CHECK;
 enum status shards_serve(struct shards *s, struct error *err) MUST_CHECK;

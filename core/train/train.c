@@ -332,7 +332,7 @@ static enum status load_checkpoint(struct trainer *t, struct replica *r, bool *f
 	    ranks_broadcast(t->ranks, 0, &scalars, sizeof(scalars), err) != OK)
 		return FAIL;
 	optimizer_set_scalars(t->optimizer, &scalars);
-	return shards_spread(shards(t), err);
+	return shards_broadcast(shards(t), err);
 }
 
 enum status trainer_resume(struct trainer *t, int i, int64_t *iteration, struct progress *progress,
@@ -557,7 +557,7 @@ static enum status iterate(struct trainer *t, bool logging, struct error *err)
 		return FAIL;
 	if (step(t, &ignored) != OK)
 		return step_failed(t, err);
-	if (shards(t) && shards_share(shards(t), err) != OK)
+	if (shards(t) && shards_all_gather(shards(t), err) != OK)
 		return FAIL;
 	if ((t->audited || must_settle(t, logging)) && settle(t, logging, err) != OK)
 		return FAIL;

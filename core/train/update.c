@@ -304,7 +304,7 @@ static enum status gather_losses(struct update *u, struct error *err)
 	return OK;
 }
 
-/* Gradients travel after every micro-batch, or after the last one of this rank. */
+/* Gradients are sent after every micro-batch, or after the last one of this rank. */
 static enum status begin_round(struct update *u, int64_t round, struct error *err)
 {
 	const int64_t micros = u->options->accumulate, ranks = rank_count(u);
@@ -316,15 +316,15 @@ static enum status begin_round(struct update *u, int64_t round, struct error *er
 
 static enum status run_round(struct update *u, int64_t iteration, int64_t round, struct error *err)
 {
-	const bool travels = u->options->ordered_sum || round == round_count(u) - 1;
+	const bool sends = u->options->ordered_sum || round == round_count(u) - 1;
 	enum status status = OK;
 	struct error lost;
 
-	if (shards(u) && travels && begin_round(u, round, err) != OK)
+	if (shards(u) && sends && begin_round(u, round, err) != OK)
 		return FAIL;
 	if (micro_of(u, round) < u->options->accumulate)
 		status = run_micro(u, iteration, round, err);
-	if (shards(u) && travels && shards_end_round(shards(u), &lost) != OK && status == OK) {
+	if (shards(u) && sends && shards_end_round(shards(u), &lost) != OK && status == OK) {
 		*err = lost;
 		return FAIL;
 	}

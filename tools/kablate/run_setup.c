@@ -413,7 +413,7 @@ static enum status divide(struct run_setup *setup, struct error *err)
 		    OK)
 		return FAIL;
 	setup->train.shards = setup->shards;
-	return shards_join(setup->shards, setup->optimizer, err);
+	return shards_set_optimizer(setup->shards, setup->optimizer, err);
 }
 
 static enum status start_run(struct run_setup *setup, uint64_t seed, run_setup_note note,

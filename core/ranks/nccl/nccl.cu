@@ -1,10 +1,9 @@
 /*
- * NCCL as a transport: pieces travel from GPU to GPU.  A library of its own; ranks.c loads it.
+ * NCCL as a transport: messages from GPU to GPU.  A library of its own; ranks.c loads it.
  *
- * Pieces travel on a stream of their own, beside the kernels of the backend's stream: what is
- * announced waits for the kernels before it, and what is computed after ranks_wait() waits for the
- * pieces.  The host waits for neither.  The ranks find each other through the transport of the
- * host.
+ * Messages have a stream of their own, beside the backend's.  A message waits for the kernels that
+ * were launched before it was posted; kernels launched after ranks_wait() wait for the messages.
+ * The host waits for neither.  The ranks find each other through the transport of the host.
  */
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
@@ -22,9 +21,9 @@ extern "C" {
 
 struct nccl {
 	ncclComm_t group;
-	cudaStream_t computing, travelling;
-	cudaEvent_t computed, arrived;
-	bool announcing; /* pieces are collected until ranks_start() */
+	cudaStream_t computing, transfers;
+	cudaEvent_t computed, transferred;
+	bool in_group; /* messages are collected until ranks_start() */
 };
 
 static struct nccl *nccl_of(struct ranks *r)
@@ -46,15 +45,15 @@ static enum status check_cuda(cudaError_t error, const char *what, struct error 
 	return fail(err, "NCCL: %s: %s", what, cudaGetErrorString(error));
 }
 
-/* The first piece of a group: it waits for the kernels that were issued before. */
+/* The first message of a group: it waits for the kernels that were issued before. */
 static enum status begin_group(struct nccl *n, struct error *err)
 {
-	if (n->announcing)
+	if (n->in_group)
 		return OK;
 	if (check_cuda(cudaEventRecord(n->computed, n->computing), "order", err) != OK ||
-	    check_cuda(cudaStreamWaitEvent(n->travelling, n->computed, 0), "order", err) != OK)
+	    check_cuda(cudaStreamWaitEvent(n->transfers, n->computed, 0), "order", err) != OK)
 		return FAIL;
-	n->announcing = true;
+	n->in_group = true;
 	return check(ncclGroupStart(), "start", err);
 }
 
@@ -65,7 +64,7 @@ static enum status nccl_send(struct ranks *r, int to, const void *memory, size_t
 
 	if (begin_group(n, err) != OK)
 		return FAIL;
-	return check(ncclSend(memory, bytes, ncclChar, to, n->group, n->travelling), "send", err);
+	return check(ncclSend(memory, bytes, ncclChar, to, n->group, n->transfers), "send", err);
 }
 
 static enum status nccl_receive(struct ranks *r, int from, void *memory, size_t bytes,
@@ -75,7 +74,7 @@ static enum status nccl_receive(struct ranks *r, int from, void *memory, size_t 
 
 	if (begin_group(n, err) != OK)
 		return FAIL;
-	return check(ncclRecv(memory, bytes, ncclChar, from, n->group, n->travelling), "receive",
+	return check(ncclRecv(memory, bytes, ncclChar, from, n->group, n->transfers), "receive",
 		     err);
 }
 
@@ -83,29 +82,29 @@ static enum status nccl_start(struct ranks *r, struct error *err)
 {
 	struct nccl *n = nccl_of(r);
 
-	if (!n->announcing)
+	if (!n->in_group)
 		return OK;
-	n->announcing = false;
+	n->in_group = false;
 	return check(ncclGroupEnd(), "start", err);
 }
 
-/* Pieces need no help from the host; this only looks whether something went wrong. */
-static enum status nccl_push(struct ranks *r, struct error *err)
+/* Messages need no help from the host; this only looks whether something went wrong. */
+static enum status nccl_progress(struct ranks *r, struct error *err)
 {
 	ncclResult_t state;
 
 	if (check(ncclCommGetAsyncError(nccl_of(r)->group, &state), "look", err) != OK)
 		return FAIL;
-	return state == ncclInProgress ? OK : check(state, "travel", err);
+	return state == ncclInProgress ? OK : check(state, "transfer", err);
 }
 
 static enum status nccl_wait(struct ranks *r, struct error *err)
 {
 	struct nccl *n = nccl_of(r);
 
-	if (check_cuda(cudaEventRecord(n->arrived, n->travelling), "order", err) != OK)
+	if (check_cuda(cudaEventRecord(n->transferred, n->transfers), "order", err) != OK)
 		return FAIL;
-	return check_cuda(cudaStreamWaitEvent(n->computing, n->arrived, 0), "order", err);
+	return check_cuda(cudaStreamWaitEvent(n->computing, n->transferred, 0), "order", err);
 }
 
 static void nccl_abort(struct ranks *r, int status)
@@ -118,16 +117,16 @@ static void nccl_close(struct ranks *r)
 {
 	struct nccl *n = nccl_of(r);
 
-	if (n->travelling)
-		cudaStreamSynchronize(n->travelling);
+	if (n->transfers)
+		cudaStreamSynchronize(n->transfers);
 	if (n->group)
 		ncclCommDestroy(n->group);
 	if (n->computed)
 		cudaEventDestroy(n->computed);
-	if (n->arrived)
-		cudaEventDestroy(n->arrived);
-	if (n->travelling)
-		cudaStreamDestroy(n->travelling);
+	if (n->transferred)
+		cudaEventDestroy(n->transferred);
+	if (n->transfers)
+		cudaStreamDestroy(n->transfers);
 	free(n);
 }
 
@@ -140,7 +139,7 @@ static const struct ranks_type *nccl_type(void)
 	type.send = nccl_send;
 	type.receive = nccl_receive;
 	type.start = nccl_start;
-	type.push = nccl_push;
+	type.progress = nccl_progress;
 	type.wait = nccl_wait;
 	type.abort = nccl_abort;
 	type.close = nccl_close;
@@ -151,13 +150,13 @@ static enum status open_streams(struct nccl *n, const struct cuda_context *gpu, 
 {
 	n->computing = gpu->stream;
 	if (check_cuda(cudaSetDevice(gpu->device), "GPU", err) != OK ||
-	    check_cuda(cudaStreamCreateWithFlags(&n->travelling, cudaStreamNonBlocking), "stream",
+	    check_cuda(cudaStreamCreateWithFlags(&n->transfers, cudaStreamNonBlocking), "stream",
 		       err) != OK ||
 	    check_cuda(cudaEventCreateWithFlags(&n->computed, cudaEventDisableTiming), "event",
 		       err) != OK)
 		return FAIL;
-	return check_cuda(cudaEventCreateWithFlags(&n->arrived, cudaEventDisableTiming), "event",
-			  err);
+	return check_cuda(cudaEventCreateWithFlags(&n->transferred, cudaEventDisableTiming),
+			  "event", err);
 }
 
 struct place {
@@ -213,7 +212,7 @@ extern "C" enum status ranks_open_nccl(struct ranks *r, void *device, struct err
 		return fail_memory(err, "NCCL", sizeof(*n));
 	r->context = n;
 	r->type = nccl_type();
-	r->to_itself = r->size == 1; /* one rank tries it alone */
+	r->loopback = r->size == 1; /* one rank tries it alone */
 	if (ranks_agree(r->host, check_places(r, gpu, err), err) == OK &&
 	    ranks_agree(r->host, open_streams(n, gpu, err), err) == OK &&
 	    ranks_agree(r->host, open_group(r, n, err), err) == OK)
