@@ -307,6 +307,6 @@ void blas_start(char **argv)
 	}
 	if (parallel && parallel() == OPENBLAS_OWN_THREADS)
 		fprintf(stderr,
-			"kablate: this OpenBLAS has threads of its own, which fight with those of "
+			"kablate: this OpenBLAS has threads of its own, which compete with those of "
 			"OpenMP: slow; use its OpenMP build (Debian: libopenblas-openmp-dev)\n");
 }

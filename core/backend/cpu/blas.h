@@ -30,7 +30,7 @@ double blas_buffer_bytes(int threads);
 /*
  * The library chooses its kernels while it loads.  If its choice does not fit the
  * CPU, this starts the program again with the right choice set (the user's own
- * setting wins).  Warns once if the library's threads fight with OpenMP.  main()
+ * setting wins).  Warns once if the library's threads compete with OpenMP's.  main()
  * calls this first.
  */
 void blas_start(char **argv);
