@@ -295,9 +295,8 @@ tsan:
 
 # ---------------------------------------------------------------- the rest
 programs: $(programs)
-bench-ops: $(O)/bin/bench_ops $(O)/bin/bench_products
+bench-ops: $(O)/bin/bench_ops
 	$(Q)$(O)/bin/bench_ops
-	$(Q)$(O)/bin/bench_products
 setup:
 	$(Q)rm -f $(O)/setup-*
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
