@@ -9,13 +9,13 @@ before it could measure.
 import argparse
 import json
 import math
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
 
+from tools.bench.study import Study
 from tools.terminal import terminal
 
 DEFCONFIG = "gpt2-ra-mla-full"
@@ -29,31 +29,16 @@ def words_of(text):
 
 class Step:
     def __init__(self, directory, options):
-        self.plan = directory / "plan"
-        self.words = ["make", "-s", f"O={options.build}", f"PLAN={self.plan}", f"RUNS={directory}/runs",
-                      f"KCONFIG_CONFIG={directory}/config"]
-        self.make(f"defconfig-{options.defconfig}")
-        self.make("set", f"CONFIG_BACKEND={options.backend}")
-        self.make("set", 'CONFIG_PLAN="single"', *words_of(options.set))
-        self.make("steps")
-        self.program = next(self.plan.glob("*/kablate"))
-
-    def make(self, *words):
-        done = subprocess.run([*self.words, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              env={**os.environ, "MAKEFLAGS": variables()}, check=False)
-        if done.returncode:
-            sys.exit(f"make {' '.join(words)} failed:\n{done.stdout[-3000:]}")
+        study = Study(directory, options.build, options.defconfig, f"CONFIG_BACKEND={options.backend}")
+        study.make("set", 'CONFIG_PLAN="single"', *words_of(options.set))
+        study.make("steps")
+        self.program = next(study.plan.glob("*/kablate"))
 
     def tokens(self):
         """Of a whole run."""
         numbers = dict(line.removeprefix("CONFIG_").split("=", 1)
                        for line in (self.program.parent / "config").read_text().splitlines() if "=" in line)
         return math.prod(int(numbers[name]) for name in TRAINED)
-
-
-def variables():
-    """Those given to the make around this, without its flags."""
-    return "".join(os.environ.get("MAKEFLAGS", "").partition(" -- ")[1:])
 
 
 def measure(step, count):

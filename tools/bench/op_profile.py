@@ -13,7 +13,7 @@ import collections
 import sys
 
 from tools.bench import bench, bench_rows
-from tools.bench.bench_turns import end_on_signals
+from tools.bench.bench_process import end_on_signals
 from tools.plan import kconfig
 
 WARM_UP = 2
