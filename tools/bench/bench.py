@@ -44,7 +44,7 @@ class Bench:
 
     def __init__(self, build, rounds=1, python=None, patterns="*", backend="cpu", limit=None):
         self.build, self.rounds, self.python, self.patterns = build, rounds, python, patterns
-        self.backend, self.device = backend, backend    # of our program, and of PyTorch
+        self.backend = backend
         self.limit = limit if backend != "cpu" else None
         self.directory = os.path.join(build, "bench")
         self.tree = kconfig.Tree()
@@ -56,14 +56,14 @@ class Bench:
 
     def ceilings(self, threads):
         if self.backend == "cpu":
-            done = subprocess.run([os.path.join(self.build, "bin/bench_ops"), "--ceilings", "--json", "--threads",
+            done = subprocess.run([os.path.join(self.build, "bin/bench_ops"), "--ceilings", "--threads",
                                    str(threads)], capture_output=True, text=True, check=True)
             return json.loads(done.stdout)
         if not self.torch:
             return {}
         if not self.meter:
             os.makedirs(self.directory, exist_ok=True)
-            self.meter = Process([self.python, bench_forms.TORCH_TOOL, "--ceilings", "--device", self.device],
+            self.meter = Process([self.python, bench_forms.TORCH_TOOL, "--ceilings", "--device", self.backend],
                                  os.path.join(self.directory, "ceilings.log"), os.sched_getaffinity(0))
             self.meter.wait_until_ready()
         return self.meter.about | self.meter.ask("ceilings")
@@ -251,8 +251,7 @@ def run(args):
         print(f"{args.torch} has no torch (TORCH_PYTHON= names another): our columns only\n")
     elif args.backend == "cpu":     # on a GPU the losses of ten updates decide
         check(bench, todo)
-    wanted = [(row, precision) for row in todo for precision in bench_rows.precisions(row, args.precision)
-              if bench_rows.knows(bench.tree, precision)]
+    wanted = [(row, precision) for row in todo for precision in bench_rows.precisions(row, args.precision)]
     try:
         (measure_on_cpu if args.backend == "cpu" else measure_on_gpu)(bench, about, wanted)
     finally:

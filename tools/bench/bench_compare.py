@@ -81,7 +81,7 @@ class Comparison:
         """Returns a process that is ready to compete, and what its form takes."""
         bench, result, before = self.bench, self.result, self.gpu_bytes()
         peer = bench.start(bench_forms.torch_command(bench.python, self.config, form, result.precision, self.vocab,
-                                                     bench.device, os.path.join(self.directory, "start")),
+                                                     bench.backend, os.path.join(self.directory, "start")),
                            os.path.join(self.directory, form.replace(" ", "-") + ".log"), self.processors,
                            deadline, lambda text: self.say(f"{form}: {text}"), bench.environment)
         if peer.about["parameters"] != result.parameters:

@@ -50,7 +50,7 @@ class Subject:
                     str(batch), str(o.seconds)]
         threads = int(symbols.get("THREADS", 0)) or len(os.sched_getaffinity(0))
         self.peer = bench_decode.peer_command(
-            symbols, str(context), runner.python, f"--device={runner.device}", f"--batch={batch}",
+            symbols, str(context), runner.python, f"--device={runner.backend}", f"--batch={batch}",
             f"--precision={o.precision}", f"--seconds={o.seconds}", f"--threads={threads}") if runner.torch else None
 
     def ask(self, side, command):

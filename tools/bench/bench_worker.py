@@ -29,7 +29,7 @@ def words_of(text):
 
 class Step:
     def __init__(self, directory, options):
-        study = Study(directory, options.build, options.defconfig, f"CONFIG_BACKEND={options.backend}")
+        study = Study(directory, options.build, DEFCONFIG, f"CONFIG_BACKEND={options.backend}")
         study.make("set", 'CONFIG_PLAN="single"', *words_of(options.set))
         study.make("steps")
         self.program = next(study.plan.glob("*/kablate"))
@@ -68,7 +68,6 @@ def main(argv):
                                      epilog="example: python3 -m tools.bench.bench_worker --counts 1,8")
     parser.add_argument("--build", default="build", metavar="DIR")
     parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--defconfig", default=DEFCONFIG, metavar="NAME", help=f"default: {DEFCONFIG}")
     parser.add_argument("--set", default="", metavar="A=B,..", help="further symbols, separated by commas")
     parser.add_argument("--counts", default="1,8,64,256", metavar="N,N..", help="seeds (default: 1,8,64,256)")
     options = parser.parse_args(argv)

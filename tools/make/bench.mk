@@ -37,8 +37,7 @@ bench-runs: $(bench_needs) $(O)/bin/results
 
 # SET=CONFIG_A=B,..: further symbols.
 bench-worker: $(O)/setup-python $(filter cuda,$(BACKEND))
-	$(Q)$(python) -m tools.bench.bench_worker $(bench_options) $(call option,--counts,COUNTS) $(call option,--set,SET) \
-		$(call option,--defconfig,DEFCONFIG)
+	$(Q)$(python) -m tools.bench.bench_worker $(bench_options) $(call option,--counts,COUNTS) $(call option,--set,SET)
 
 .PHONY: bench profile bench-list bench-scaling bench-runs bench-worker
 
