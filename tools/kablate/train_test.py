@@ -746,7 +746,7 @@ class Surroundings(Limits):
         run = self.straight()
         weights = run.directory / "weights.safetensors"
         for words in ([run.binary, "describe"], [run.binary, "generate", "--weights", weights],
-                      [OUTPUT / "bin/results", "status", run.runs]):
+                      [OUTPUT / "bin/results", "verify", run.runs]):
             with open("/dev/full", "w") as full:
                 done = subprocess.run(words, cwd=TREE, stdout=full, stderr=subprocess.PIPE, text=True)
             self.assertEqual(done.returncode, 1)

@@ -697,7 +697,7 @@ class Make(Case):
 
     def test_empty_is_not_given(self):
         self.assertIn("mkdir -p build/plan", self.make("-n", "O=", "PLAN=", "stop"))
-        self.assertIn("build/bin/results  status 'runs'", self.make("-n", "O=", "RUNS=", "status"))
+        self.assertIn("-m tools.results.status --runs 'runs' ", self.make("-n", "O=", "RUNS=", "status"))
 
     def test_two_makes_set_up(self):
         os.mkdir(self.path("setup-python.new"))     # the other one's
