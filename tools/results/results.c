@@ -1,7 +1,6 @@
 /*
  * results - makes the database of runs from the run directories, and checks both.
  */
-#include <getopt.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,7 @@
 #define USAGE_ERROR 2
 
 static const char help[] =
-	"usage: results [--db FILE] COMMAND\n"
+	"usage: results COMMAND\n"
 	"\n"
 	"  rebuild [RUNS]           make the database from the run directories; put a damaged\n"
 	"                           database aside; keep runs without a directory\n"
@@ -27,7 +26,7 @@ static const char help[] =
 	"  verify [RUNS]            check journals, database, weights, checkpoints, declarations\n"
 	"                           and reports; a line says what is wrong with what\n"
 	"\n"
-	"RUNS is runs/, and FILE is RUNS/results.db, unless given.  The exit status is 1 when\n"
+	"RUNS is runs/ unless given; the database is RUNS/results.db.  The exit status is 1 when\n"
 	"something went wrong or a run has a problem.  The tables: docs/database.md.  'make status'\n"
 	"shows them.\n"
 	"\n"
@@ -115,7 +114,7 @@ static int run_command(const struct command *command, struct collect *c, int n, 
 		return misused("too many arguments");
 	c->runs = n > at ? words[at] : "runs";
 	snprintf(path, sizeof(path), "%s/results.db", c->runs);
-	c->db_path = c->db_path ? c->db_path : path;
+	c->db_path = path;
 	return command->run(c, argument);
 }
 
@@ -139,23 +138,12 @@ static int end_output(int result)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "db", required_argument, NULL, 'd' },
-		{ "help", no_argument, NULL, 'h' },
-		{ 0 },
-	};
 	struct collect collect = { .out = stdout };
-	int option;
 
 	standard_occupy();
-	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-		if (option == 'h') {
-			fputs(help, stdout);
-			return EXIT_SUCCESS;
-		}
-		if (option != 'd')
-			return misused("unknown option");
-		collect.db_path = optarg;
+	if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+		fputs(help, stdout);
+		return EXIT_SUCCESS;
 	}
-	return end_output(find_and_run(&collect, argc - optind, argv + optind));
+	return end_output(find_and_run(&collect, argc - 1, argv + 1));
 }

@@ -348,13 +348,6 @@ class Rebuild(Case):
         self.assertIn("0 updated", self.results("rebuild"))
         self.assertEqual(self.ask("SELECT count(*) FROM runs"), 1)
 
-    def test_another_database(self):
-        write_run(self.runs, "a1")
-        self.results("--db", self.place / "x.db", "rebuild")
-        with sqlite3.connect(self.place / "x.db") as db:
-            self.assertEqual(db.execute("SELECT directory FROM runs").fetchone(), ("runs/ra/a1",))
-        self.assertFalse((self.runs / "results.db").exists())
-
 
 class Update(Case):
     """Runs of other machines write nothing but their journals."""
@@ -857,12 +850,12 @@ class Documentation(Case):
 class Usage(Case):
     def test_help(self):
         out = self.results("--help")
-        for word in ("rebuild", "merge", "--db"):
+        for word in ("rebuild", "update", "merge", "verify"):
             self.assertIn(word, out)
 
     def test_misuse(self):
         for words in ([], ["nonsense"], ["merge"], ["merge", "a", "b", "c"], ["status"], ["update", "a", "b"],
-                      ["--nonsense"], ["--db"]):
+                      ["--nonsense"], ["rebuild", "--nonsense", "x"]):
             self.assertIn("usage: results", self.results(*words, expect=2))
 
 
