@@ -23,7 +23,7 @@ FORCE:
 # What a user gives is a text.  make would expand it as an expression, here or for the environment of a
 # recipe; so it is taken as it is, before anything else happens.  These count on the command line only, because
 # a shell may have variables of the same names for other purposes:
-words = A AT_ONCE B BACKEND BATCHES BENCH_SECONDS CONTEXTS COUNTS CSV DRAW E EFFECT FIGURES FORMS FUZZ_RUNS FUZZ_SECONDS \
+words = A B BACKEND BATCHES BENCH_SECONDS CONTEXTS COUNTS CSV E EFFECT FIGURES FORMS FUZZ_RUNS FUZZ_SECONDS \
 	HOST LIMIT LOCKED LONGEST MEGABYTES MINUTES N NAME NOTE OUT PARTS PORT PRECISION PROMPT ROUNDS ROWS RUN SANITIZER SEED SLURM \
 	SLURM_NEW T TABLES TAGS TEMPERATURE TEX_COLUMNS TEXT TIER TOP_K VECTOR $(symbols)
 # These also in the environment:
@@ -295,9 +295,8 @@ tsan:
 
 # ---------------------------------------------------------------- the rest
 programs: $(programs)
-bench-ops: $(O)/bin/bench_ops $(O)/bin/bench_products
+bench-ops: $(O)/bin/bench_ops
 	$(Q)$(O)/bin/bench_ops
-	$(Q)$(O)/bin/bench_products
 setup:
 	$(Q)rm -f $(O)/setup-*
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test

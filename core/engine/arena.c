@@ -206,15 +206,3 @@ const struct placement *arena_placement(const struct arena *a, const struct tens
 
 	return item < 0 ? NULL : &a->items[item];
 }
-
-void arena_list(const struct arena *a, FILE *file)
-{
-	fprintf(file, "%14s %14s %6s %6s  %s\n", "bytes", "offset", "first", "last", "tensor");
-	for (int i = 0; i < a->n_items; i++) {
-		const struct placement *placement = &a->items[i];
-
-		fprintf(file, "%14zu %14zu %6d %6d  %s\n", placement->bytes, placement->offset,
-			placement->first, placement->last, placement->name);
-	}
-	fprintf(file, "%14zu  arena in all\n", a->bytes);
-}

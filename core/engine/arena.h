@@ -33,8 +33,6 @@ void arena_free(struct arena *a);
 /* The allocation of a root tensor; NULL: it has none. */
 const struct placement *arena_placement(const struct arena *a, const struct tensor *root);
 
-void arena_list(const struct arena *a, FILE *file);
-
 /* Parameters, their gradients and state live in a struct params, not in the arena. */
 /* Does something else than an instruction fill it? */
 static inline bool is_filled_outside(const struct tensor *t)

@@ -718,36 +718,6 @@ static const char *const kind_names[] = {
 	[TENSOR_GRADIENT] = "gradient", [TENSOR_SCRATCH] = "scratch",
 };
 
-void graph_dump_dot(const struct graph *g, FILE *file)
-{
-	char shape[TENSOR_SHAPE_TEXT];
-
-	fprintf(file, "digraph model {\n\tnode [shape=box, fontname=monospace];\n");
-	for (int i = 0; i < g->n_tensors; i++) {
-		const struct tensor *t = g->tensors[i];
-
-		if (t->kind == TENSOR_PARAM || t->kind == TENSOR_INPUT ||
-		    t->kind == TENSOR_CONSTANT)
-			fprintf(file, "\tt%d [label=\"%s\\n%s\", style=rounded];\n", i, t->name,
-				tensor_shape_text(t, shape));
-	}
-	for (int i = 0; i < g->n_nodes; i++) {
-		const struct node *n = g->nodes[i];
-
-		fprintf(file, "\tn%d [label=\"%s\\n%s\\n%s\"];\n", i, n->op->name, n->name,
-			tensor_shape_text(n->out[0], shape));
-		for (int j = 0; j < n->n_in; j++) {
-			const struct tensor *root = n->in[j] ? tensor_root(n->in[j]) : NULL;
-
-			if (root && root->producer)
-				fprintf(file, "\tn%d -> n%d;\n", root->producer->index, i);
-			else if (root)
-				fprintf(file, "\tt%d -> n%d;\n", root->id, i);
-		}
-	}
-	fprintf(file, "}\n");
-}
-
 static void dump_tensor_json(const struct tensor *t, FILE *file)
 {
 	fprintf(file, "{\"id\":%d,\"name\":\"%s\",\"kind\":\"%s\",\"type\":\"%s\",\"shape\":[",

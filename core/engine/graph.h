@@ -119,7 +119,6 @@ void graph_merge_linears(struct graph *g);
  */
 enum status graph_finish(struct graph *g, struct error *err) MUST_CHECK;
 
-void graph_dump_dot(const struct graph *g, FILE *file);
 void graph_dump_json(const struct graph *g, FILE *file);
 
 /* ------------------------------------------------ for the files in core/ops */

@@ -402,29 +402,17 @@ static void test_variants(void **state)
 	}
 }
 
-static char *dump(const struct graph *g, void (*write)(const struct graph *, FILE *))
+static void test_dump(void **state)
 {
+	struct fixture f = start();
 	char *text = NULL;
 	size_t size;
 	FILE *file = open_memstream(&text, &size);
 
-	write(g, file);
-	fclose(file);
-	return text;
-}
-
-static void test_dumps(void **state)
-{
-	struct fixture f = start();
-	char *text;
-
 	(void)state;
 	graph_output(f.g, "out", op_gelu(f.g, "act", case_param(f.g, "x", 4)));
-	text = dump(f.g, graph_dump_dot);
-	assert_non_null(strstr(text, "t0 -> n0"));
-	assert_non_null(strstr(text, "gelu\\nact"));
-	free(text);
-	text = dump(f.g, graph_dump_json);
+	graph_dump_json(f.g, file);
+	fclose(file);
 	assert_non_null(strstr(text, "\"op\":\"gelu\",\"name\":\"act\",\"in\":[0],\"out\":[1]"));
 	assert_non_null(strstr(text, "{\"name\":\"out\",\"tensor\":1}"));
 	free(text);
@@ -453,7 +441,7 @@ int main(void)
 		cmocka_unit_test(test_infinity_names_its_node),
 		cmocka_unit_test(test_nodes_in_one_call),
 		cmocka_unit_test(test_variants),
-		cmocka_unit_test(test_dumps),
+		cmocka_unit_test(test_dump),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -713,8 +713,3 @@ size_t program_arena_bytes(const struct program *p)
 {
 	return p->arena.bytes;
 }
-
-void program_list_memory(const struct program *p, FILE *file)
-{
-	arena_list(&p->arena, file);
-}

@@ -97,7 +97,4 @@ void program_run_step(struct program *p, int index);
 
 size_t program_arena_bytes(const struct program *p);
 
-/* One line per tensor: bytes, place, first and last instruction, name. */
-void program_list_memory(const struct program *p, FILE *file);
-
 #endif

@@ -19,10 +19,7 @@ On a GPU several iterations are issued and waited for once.  The ceilings are Py
 8192 x 8192 matrices and its copy of 2 GiB.  The work of a token is 6 N + 12 layers T E operations, N
 being all parameters.  Of the bandwidth counts what our ops read and write if none is fused with another.
 Memory is that of our blocks beside what the fastest form allocated, and what each process takes of the
-GPU.  Results of several runs collect in DIR/bench/gpu.json; a row takes at most --limit seconds, and a
-later run goes on with the forms of PyTorch that are left.  Compiling takes most of the time: --at-once
-prepares several rows together, as far as they fit into the GPU's memory.  Whenever time is taken, the processes of
-all other rows are stopped.
+GPU.  Results of several runs collect in DIR/bench/gpu.json; a row takes at most --limit seconds.
 """
 import argparse
 import fnmatch
@@ -36,40 +33,37 @@ import time
 
 from tools.bench import bench_forms, bench_rows
 from tools.bench.bench_compare import LIMIT, Comparison
-from tools.bench.bench_process import Lost, Process, ask_driver, gpu_bytes, last_line, torch_version
-from tools.bench.bench_result import Result, Store, entry, markdown, print_row
-from tools.bench.bench_turns import Party, Room, Turns, end_on_signals
+from tools.bench.bench_process import Lost, Process, ask_driver, end_on_signals, last_line, torch_version
+from tools.bench.bench_result import Collection, Result, entry, key, markdown, print_row, restored
 from tools.plan import kconfig
 from tools.terminal import terminal
 
 
 class Bench:
-    """What all rows share: the machine, the build, PyTorch."""
+    """What all rows share: the machine, the build, PyTorch.  One row at a time has processes."""
 
-    def __init__(self, build, rounds=1, python=None, patterns="*", backend="cpu", limit=None, at_once=1):
+    def __init__(self, build, rounds=1, python=None, patterns="*", backend="cpu", limit=None):
         self.build, self.rounds, self.python, self.patterns = build, rounds, python, patterns
-        self.backend, self.device = backend, backend    # of our program, and of PyTorch
+        self.backend = backend
         self.limit = limit if backend != "cpu" else None
         self.directory = os.path.join(build, "bench")
         self.tree = kconfig.Tree()
         self.torch = python and torch_version(python)
-        self.turns = Turns(at_once)
-        self.room = Room(gpu_bytes("total") or float("inf"))
-        self.meter, self.party, self.started = None, Party(self.turns), time.monotonic()
+        self.meter, self.live, self.started = None, [], time.monotonic()
         self.environment = bench_forms.environment(self.directory) if backend != "cpu" else None
 
     # ------------------------------------------------------------ the machine
 
     def ceilings(self, threads):
         if self.backend == "cpu":
-            done = subprocess.run([os.path.join(self.build, "bin/bench_ops"), "--ceilings", "--json", "--threads",
+            done = subprocess.run([os.path.join(self.build, "bin/bench_ops"), "--ceilings", "--threads",
                                    str(threads)], capture_output=True, text=True, check=True)
             return json.loads(done.stdout)
         if not self.torch:
             return {}
         if not self.meter:
             os.makedirs(self.directory, exist_ok=True)
-            self.meter = Process([self.python, bench_forms.TORCH_TOOL, "--ceilings", "--device", self.device],
+            self.meter = Process([self.python, bench_forms.TORCH_TOOL, "--ceilings", "--device", self.backend],
                                  os.path.join(self.directory, "ceilings.log"), os.sched_getaffinity(0))
             self.meter.wait_until_ready()
         return self.meter.about | self.meter.ask("ceilings")
@@ -80,7 +74,7 @@ class Bench:
             print(f"  {time.monotonic() - self.started:4.0f} s  {text}", flush=True)
 
     def close(self):
-        self.party.end_all()
+        self.end_all()
         if self.meter:
             self.meter.end()
 
@@ -103,11 +97,21 @@ class Bench:
         threads = int(self.tree.value(self.tree.syms["THREADS"]))
         return here if self.backend != "cpu" else here[:threads or len(here)]
 
-    def start_ours(self, config, party=None, processors=None, deadline=None, say=lambda text: None):
-        """One of a row, or one alone."""
-        return (party or self.party).start(
-            [os.path.join(self.build, "bin/bench_model"), config], os.path.join(os.path.dirname(config), "ours.log"),
-            processors or self.processors(), self.backend, deadline, say)
+    def start(self, command, log, processors, deadline=None, say=lambda text: None, environment=None):
+        """A process, when it is ready."""
+        process = Process(command, log, processors, self.backend, deadline, say, environment)
+        self.live.append(process)
+        process.wait_until_ready()
+        return process
+
+    def start_ours(self, config, deadline=None, say=lambda text: None):
+        return self.start([os.path.join(self.build, "bin/bench_model"), config],
+                          os.path.join(os.path.dirname(config), "ours.log"), self.processors(), deadline, say)
+
+    def end_all(self):
+        for process in self.live:
+            process.kill()
+        self.live = []
 
     # ------------------------------------------------------------ whole runs
 
@@ -144,7 +148,7 @@ class Bench:
         kconfig.write_text(full, self.tree.config_text())
         ours = self.start_ours(config)
         vocab, result.threads, result.parameters = (ours.about[k] for k in ("vocab", "threads", "parameters"))
-        self.party.end_all()
+        self.end_all()
         scratch = os.path.join(os.path.dirname(config), "run")
         for _ in range(self.rounds):
             result.rounds.append({})
@@ -192,7 +196,7 @@ def save(bench, about, results):
     """What this run measured; rows of a GPU collect over several runs."""
     path = os.path.join(bench.directory, "bench" if bench.backend == "cpu" else "gpu")
     if bench.backend == "cpu":
-        rows = {Store.key(r.row, r.precision): entry(r) for r in results}
+        rows = {key(r): entry(r) for r in results}
         kconfig.write_text(path + ".json", json.dumps(about | {"rows": rows}, indent=1) + "\n")
     kconfig.write_text(path + ".md", about_text(about) + "\n\n" + markdown(results, bench.backend))
     return path
@@ -221,36 +225,37 @@ def measure_on_cpu(bench, about, wanted):
 
 def measure_on_gpu(bench, about, wanted):
     """A row that fails does not keep the others from being measured."""
-    store, failed = Store(os.path.join(bench.directory, "gpu.json")), []
-    comparisons = [Comparison(bench, row, precision, store.earlier_forms(row.name, precision, about), about,
-                              store.put_forms) for row, precision in wanted]
-    for comparison, lost in bench.turns.finished(comparisons):
-        if lost:
+    collection, failed = Collection(os.path.join(bench.directory, "gpu.json")), []
+    for comparison in [Comparison(bench, row, precision, about) for row, precision in wanted]:
+        try:
+            result = comparison.run()
+        except Lost as lost:
             failed.append(f"{comparison.name}: {lost}")
             print(failed[-1], flush=True)
             continue
-        store.put(comparison.result)
-        print_row(comparison.result)
-        path = save(bench, about, store.results())
+        collection.put(key(result), entry(result))
+        print_row(result)
+        path = save(bench, about, map(restored, collection.found.values()))
         print(f"{path}.md, {path}.json", flush=True)
-    print("\n" + markdown(store.results(), bench.backend))
+    print("\n" + markdown(map(restored, collection.found.values()), bench.backend))
     if failed:
         raise Lost("; ".join(failed))
 
 
 def run(args):
     todo = bench_rows.chosen(args.rows, bench_rows.rows(args.backend))
-    bench = Bench(args.build, args.rounds, args.torch, args.forms, args.backend, args.limit, args.at_once)
+    bench = Bench(args.build, args.rounds, args.torch, args.forms, args.backend, args.limit)
     about = machine(bench)
     print(about_text(about) + "\n", flush=True)
     if not bench.torch:
         print(f"{args.torch} has no torch (TORCH_PYTHON= names another): our columns only\n")
     elif args.backend == "cpu":     # on a GPU the losses of ten updates decide
         check(bench, todo)
-    wanted = [(row, precision) for row in todo for precision in bench_rows.precisions(row, args.precision)
-              if bench_rows.knows(bench.tree, precision)]
-    (measure_on_cpu if args.backend == "cpu" else measure_on_gpu)(bench, about, wanted)
-    bench.close()
+    wanted = [(row, precision) for row in todo for precision in bench_rows.precisions(row, args.precision)]
+    try:
+        (measure_on_cpu if args.backend == "cpu" else measure_on_gpu)(bench, about, wanted)
+    finally:
+        bench.close()
 
 
 def main(argv):
@@ -264,8 +269,6 @@ def main(argv):
     parser.add_argument("--forms", default="*", metavar="PATTERN,...",
                         help="of PyTorch: " + ", ".join(bench_forms.CPU_FORMS) + "; a GPU has more (bench_torch.py)")
     parser.add_argument("--limit", type=terminal.count, default=LIMIT, help="seconds of a row on a GPU")
-    parser.add_argument("--at-once", type=terminal.count, default=1, metavar="N",
-                        help="rows of a GPU that are prepared at once; each is measured alone")
     parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="an interpreter that has torch")
     parser.add_argument("--list", action="store_true", help="print the rows' names")
     args = parser.parse_args(argv)

@@ -8,20 +8,17 @@ The bytes are those that PyTorch's model has in the same precision; where it has
 weights in that precision, and of our cache.  The bandwidth is our own reading on the CPU, and PyTorch's copy on a GPU:
 there our reading is a search for NaN, which is slower.  Without PyTorch a GPU has no limit.
 Each batch and context is measured by processes of its own, which take turns: what does not fit is reported,
-and the rest goes on.  With --at-once several are prepared together.  Both sides say when they are about to take time
-(--turns), and all others are stopped until it is taken.  Results of several runs collect in DIR/bench/decode-BACKEND.json.
+and the rest goes on.  Results of several runs collect in DIR/bench/decode-BACKEND.json.
 """
 import argparse
-import math
 import os
 import pathlib
 import sys
 import time
 
 from tools.bench import bench, bench_decode, bench_rows
-from tools.bench.bench_process import Lost
+from tools.bench.bench_process import Lost, end_on_signals
 from tools.bench.bench_result import Collection
-from tools.bench.bench_turns import Party, end_on_signals
 from tools.plan import kconfig
 from tools.terminal import terminal
 
@@ -29,8 +26,6 @@ LENGTHS = {"cpu": "1024,4096", "cuda": "1024,4096,16384,32768"}
 BATCHES = {"cpu": "1", "cuda": "1,64"}
 BYTES = {"float32": 4, "bfloat16": 2}
 LIMIT = 300     # seconds of one process
-SPARE = 1.5     # of a cache in every layer, as wide as the model, what a process may take at most ...
-SPARE_BYTES = 4 << 30   # ... and besides, for weights, libraries and context
 HEAD = ("row", "precision", "batch", "context", "tokens/s", "PyTorch's", "ratio", "limit", "reached", "aim",
         "PyTorch reached", "its form")
 
@@ -39,11 +34,10 @@ def one_context(found):
     return found["contexts"][0] | {name: found[name] for name in ("torch", "batch") if name in found}
 
 
-class Subject(Party):
+class Subject:
     """A row at one batch and context."""
 
     def __init__(self, runner, row, o, batch, context):
-        super().__init__(runner.turns)
         self.runner, self.rounds, self.name = runner, o.rounds, f"{row.name}, batch {batch}, context {context}"
         self.found = {"row": row.name, "precision": o.precision, "batch": batch, "context": context,
                       "asked": row.asked.get(batch)}
@@ -52,32 +46,25 @@ class Subject(Party):
         full = os.path.join(os.path.dirname(self.config), "full")
         kconfig.write_text(full, runner.tree.config_text())
         symbols = bench_decode.symbols(pathlib.Path(full)) | {"MODEL_VOCAB": row.set["COPY_VOCAB"]}
-        sizes = (int(symbols[name]) for name in ("MODEL_LAYERS", "MODEL_EMBD"))
-        self.most_bytes = SPARE_BYTES + 2 * SPARE * BYTES[o.precision] * math.prod(sizes) * batch * context
         self.own = [os.path.join(runner.build, "bin/bench_model"), self.config, "--decode", str(context),
-                    str(batch), str(o.seconds), "--turns"]
+                    str(batch), str(o.seconds)]
         threads = int(symbols.get("THREADS", 0)) or len(os.sched_getaffinity(0))
         self.peer = bench_decode.peer_command(
-            symbols, str(context), runner.python, f"--device={runner.device}", f"--batch={batch}", "--turns",
+            symbols, str(context), runner.python, f"--device={runner.backend}", f"--batch={batch}",
             f"--precision={o.precision}", f"--seconds={o.seconds}", f"--threads={threads}") if runner.torch else None
 
-    def begin(self, side, command):
-        self.runner.say(f"{self.name}: {side}")
-        return self.start(command, os.path.join(os.path.dirname(self.config), f"{side}.log"), os.sched_getaffinity(0),
-                          self.runner.backend, time.monotonic() + LIMIT,
-                          lambda text: self.runner.say(f"{self.name}: {side}: {text}"), self.runner.environment)
-
     def ask(self, side, command):
-        """What a side answers in the end.  It prepares beside others, and takes time alone."""
-        process = self.begin(side, command)
-        answer = process.about
-        while answer == "turn":
-            with self.alone():
-                process.ask("take time")
-            answer = process.ask("go on")
-        return answer
+        """What a side answers."""
+        self.runner.say(f"{self.name}: {side}")
+        try:
+            return self.runner.start(command, os.path.join(os.path.dirname(self.config), f"{side}.log"),
+                                     os.sched_getaffinity(0), time.monotonic() + LIMIT,
+                                     lambda text: self.runner.say(f"{self.name}: {side}: {text}"),
+                                     self.runner.environment).about
+        finally:
+            self.runner.end_all()
 
-    def measure(self):
+    def run(self):
         """The faster of some rounds on either side, or why a side has no number."""
         found = self.found
         for _ in range(self.rounds):
@@ -88,17 +75,7 @@ class Subject(Party):
                     answer = one_context(self.ask(side, command))
                     found[side] = min(found.get(side, answer), answer, key=lambda a: a["token_seconds"])
                 except Lost as lost:
-                    if self.turns.is_over:
-                        raise
                     found[side] = {"failed": str(lost)}
-                self.end_all()
-
-    def run(self):
-        try:
-            with self.runner.room.place(self.most_bytes):
-                self.measure()
-        finally:
-            self.leave()
 
 
 # ---------------------------------------------------------------- what came out
@@ -146,7 +123,7 @@ def markdown(rows):
 
 
 def run(o):
-    runner = bench.Bench(o.build, python=o.torch, backend=o.backend, limit=LIMIT, at_once=o.at_once)
+    runner = bench.Bench(o.build, python=o.torch, backend=o.backend, limit=LIMIT)
     collection = Collection(os.path.join(runner.directory, f"decode-{o.backend}.json"))
     about = bench.machine(runner)
     runner.close()
@@ -154,7 +131,8 @@ def run(o):
     subjects = [Subject(runner, row, o, batch, context)
                 for row in bench_rows.chosen(o.rows, list(bench_rows.decode_rows()))
                 for batch in map(int, o.batches.split(",")) for context in map(int, o.lengths.split(","))]
-    for subject, _ in runner.turns.finished(subjects):
+    for subject in subjects:
+        subject.run()
         bandwidth = bandwidth_of(subject.found.get("own", {}), o.backend, about)
         found = with_limit(subject.found, o.precision, bandwidth) | {name: about[name] for name in ("date", "machine")}
         collection.put(" ".join(str(found[name]) for name in ("row", "precision", "batch", "context")), found)
@@ -178,8 +156,6 @@ def main(argv):
     parser.add_argument("--batches", metavar="N,...")
     parser.add_argument("--rounds", type=terminal.count, default=2)
     parser.add_argument("--seconds", type=float, default=0.5, help="on each number")
-    parser.add_argument("--at-once", type=terminal.count, default=1, metavar="N",
-                        help="batches and contexts that are prepared at once; each is measured alone")
     parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="an interpreter that has torch")
     o = parser.parse_args(argv)
     o.lengths, o.batches = o.lengths or LENGTHS[o.backend], o.batches or BATCHES[o.backend]

@@ -6,16 +6,14 @@ cache, no gradients.  It measures each form; the fastest counts.  On the CPU: pl
 frozen weights, in the layout the compiler prefers.  On a GPU a step is always replayed from a CUDA
 graph: first with every kernel of attention, then, with the fastest kernel, compiled and autotuned.
 Several steps are waited for once.  Prints seconds per step (a token of every row) by context.
-With --turns it prints "turn" before it takes time, "done" after it, and each time waits for a line.
 
     bench_decode_torch.py [--attention dot|mla] [--layers N] [--heads N] [--kv-heads N] [--embd N]
         [--hidden N] [--vocab N] [--latent N] [--threads N] [--lengths N,N..] [--seconds X]
-        [--device cpu|cuda] [--batch N] [--precision float32|bfloat16] [--turns]
+        [--device cpu|cuda] [--batch N] [--precision float32|bfloat16]
 
 Example: bench_decode_torch.py --attention mla --lengths 1024,4096
 """
 import argparse
-import contextlib
 import json
 import sys
 import time
@@ -112,28 +110,11 @@ class Model(nn.Module):
         return weights, sum(c.numel() * c.element_size() for c in caches)
 
 
-@contextlib.contextmanager
-def turn(o):
-    """Others that use the machine may have to be stopped meanwhile."""
-    def tell(word):
-        if o.turns:
-            print(json.dumps(word), flush=True)
-            sys.stdin.readline()
-    tell("turn")
-    yield
-    tell("done")
-
-
 def fastest(step, o):
     """Seconds of the fastest of many calls."""
     for _ in range(3):
         step()  # which may have to be compiled
     wait(o.device)
-    with turn(o):
-        return fastest_now(step, o)
-
-
-def fastest_now(step, o):
     together = TOGETHER if o.device == "cuda" else 1
     best, end = float("inf"), time.perf_counter() + o.seconds
     while time.perf_counter() < end:
@@ -233,7 +214,6 @@ def main():
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--turns", action="store_true")
     o = parser.parse_args()
     o.dtype, o.kernel = getattr(torch, o.precision), "sdpa"
     choose_precision(o.precision)

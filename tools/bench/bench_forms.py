@@ -3,8 +3,7 @@
 A form is a text: WAY ATTENTION, and further words; bench_torch.py explains them.  On the CPU every form
 is tried.  On a GPU there are too many, and each is compiled for up to minutes.  So first every
 attention is tried in one way; then the other ways with the fastest attention, and where that fails, with
-the second fastest.  What a form took is kept with the results of its row, so a later run goes on with the
-forms that are left.
+the second fastest.
 """
 import fnmatch
 import os
@@ -20,10 +19,6 @@ SMALL_TOKENS = 4096     # of a batch: launching takes longer than computing
 
 def has_time(tried):
     return {form: found["seconds"] for form, found in tried.items() if "seconds" in found}
-
-
-def fails(found):
-    return found is not None and "failed" in found and not found.get("late")
 
 
 def fastest(tried):
@@ -52,7 +47,7 @@ def gpu_forms(tried, precision, routed, tokens, flex=False):
                     key=lambda a: times[f"{first} {a}"])
     for way in GPU_WAYS:
         yield (form := " ".join([way, *words]))
-        if fails(tried.get(form)) and others:
+        if "failed" in tried.get(form, {}) and others:
             yield " ".join([way, others[0], *words[1:]])
     yield from (f"{first} {attention}" for attention in SLOW_ATTENTIONS if not flex)
 

@@ -17,8 +17,7 @@
  * It allocates and does nothing else, so the peak memory of the process is that
  * of training.  With --replicas it trains many runs at once, on batches that are made once,
  * and a line is about all of them: `tokens` counts theirs together.  With --decode it measures
- * decoding instead, as `kablate bench-decode`; with --turns it then prints "turn" before it takes
- * time, "done" after it, and each time waits for a line.
+ * decoding instead, as `kablate bench-decode`.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -286,14 +285,6 @@ static enum status time_step(struct bench *b, int index, double *least, struct e
 	return OK;
 }
 
-static void add_shape(cJSON *item, const char *name, const struct tensor *t)
-{
-	cJSON *shape = cJSON_AddArrayToObject(item, name);
-
-	for (int i = 0; i < t->ndim; i++)
-		cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)t->dim[i]));
-}
-
 static cJSON *describe_step(const struct program_step *step, double seconds)
 {
 	cJSON *item = cJSON_CreateObject();
@@ -302,10 +293,6 @@ static cJSON *describe_step(const struct program_step *step, double seconds)
 				step->node ? module_names[step->node->origin.module] : "zero");
 	cJSON_AddStringToObject(item, "op", step->node ? step->node->op->name : "zero");
 	cJSON_AddStringToObject(item, "pass", pass_name(step->pass));
-	if (step->node)
-		cJSON_AddStringToObject(item, "name", step->node->name);
-	for (int i = 0; step->node && i < 2 && step->node->in[i]; i++)
-		add_shape(item, i ? "second" : "first", step->node->in[i]);
 	cJSON_AddNumberToObject(item, "seconds", seconds);
 	return item;
 }
@@ -392,9 +379,6 @@ static cJSON *device_memory(const struct backend *backend)
 	backend->memory(backend, &memory);
 	json = cJSON_CreateObject();
 	cJSON_AddNumberToObject(json, "most", memory.most);
-	cJSON_AddNumberToObject(json, "beside", memory.opened + memory.later);
-	cJSON_AddNumberToObject(json, "total", memory.total);
-	cJSON_AddNumberToObject(json, "free", memory.free);
 	return json;
 }
 
@@ -420,7 +404,6 @@ static enum status say_ready(const struct bench *b, struct error *err)
 		.planner = !b->setup.train.program.no_planner,
 		.recompute = !b->setup.train.program.no_recompute,
 	};
-	char blas[BLAS_DESCRIPTION_TEXT], device[DEVICE_TEXT];
 	cJSON *json = cJSON_CreateObject();
 	struct description d;
 
@@ -428,9 +411,6 @@ static enum status say_ready(const struct bench *b, struct error *err)
 		cJSON_Delete(json);
 		return FAIL;
 	}
-	b->setup.backend.describe(&b->setup.backend, device, sizeof(device));
-	cJSON_AddStringToObject(json, "device", device);
-	cJSON_AddStringToObject(json, "blas", blas_description(blas));
 	cJSON_AddNumberToObject(json, "threads", b->setup.backend.threads);
 	cJSON_AddNumberToObject(json, "tokens", (double)(replica_count(b) * batch_tokens(b)));
 	cJSON_AddNumberToObject(json, "vocab", (double)b->setup.model->vocab);
@@ -516,17 +496,14 @@ static enum status decode(const char *path, struct bench_decode_options *o, stru
 	return status;
 }
 
-/* CONFIG --decode CONTEXTS BATCH SECONDS [--turns] */
+/* CONFIG --decode CONTEXTS BATCH SECONDS */
 static bool asks_to_decode(int argc, char **argv, struct bench_decode_options *o)
 {
-	const bool turns = argc == 7 && strcmp(argv[6], "--turns") == 0;
-
-	if ((argc != 6 && !turns) || strcmp(argv[2], "--decode") != 0)
+	if (argc != 6 || strcmp(argv[2], "--decode") != 0)
 		return false;
 	*o = (struct bench_decode_options){ .contexts = argv[3],
 					    .batch = strtoll(argv[4], NULL, 10),
-					    .seconds = strtod(argv[5], NULL),
-					    .turns = turns ? stdin : NULL };
+					    .seconds = strtod(argv[5], NULL) };
 	return o->batch > 0 && o->seconds > 0;
 }
 
@@ -556,14 +533,12 @@ static enum status train(const char *path, const struct replica_options *replica
 }
 
 static const char usage[] =
-	"usage: bench_model CONFIG [--decode CONTEXTS BATCH SECONDS [--turns]]\n"
+	"usage: bench_model CONFIG [--decode CONTEXTS BATCH SECONDS]\n"
 	"       bench_model CONFIG --replicas COUNT MEBIBYTES\n"
 	"\n"
 	"The file names every symbol; tools/bench/bench.py writes it and speaks "
 	"with this program.\n"
 	"--decode measures how long a token takes after so many others.\n"
-	"--turns prints \"turn\" before it takes time, \"done\" after it, "
-	"and each time waits for a line.\n"
 	"--replicas trains that many runs at once on a GPU, with so much memory for each.\n"
 	"\n"
 	"Example: echo 10 | bench_model model.symbols\n"

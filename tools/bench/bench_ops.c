@@ -9,11 +9,6 @@
  * its operations over the first ceiling and its bytes over the second; "of
  * ceiling" is that least time over the median time.  A linear layer is also
  * compared with its bare products; both are measured alternately.
- *
- * An op that reads and writes every element once may still be bound by its
- * arithmetic.  "In cache" tells: it is what "of ceiling" would be if every thread
- * kept the best pace of a thread that works on a few tokens in its cache.  If both
- * agree, a faster memory would change nothing.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -32,19 +27,14 @@
 
 /* ------------------------------------------------------------------ output */
 
-struct report {
-	const struct machine *machine;
-	cJSON *json; /* array of results; NULL: lines of text */
-};
-
 static void print_head(const struct machine *m)
 {
 	char blas[BLAS_DESCRIPTION_TEXT];
 
 	printf("%s, threads: %d; ceilings: %.1f GFLOP/s (products), %.1f GB/s (triad)\n\n",
 	       blas_description(blas), m->threads, m->flops / 1e9, m->bytes / 1e9);
-	printf("%-18s %-26s %-9s %9s %6s %16s %11s %9s %9s\n", "op", "shape", "pass", "ms", "+-%",
-	       "rate", "of ceiling", "in cache", "of sgemm");
+	printf("%-18s %-26s %-9s %9s %6s %16s %11s %9s\n", "op", "shape", "pass", "ms", "+-%",
+	       "rate", "of ceiling", "of sgemm");
 }
 
 static void print_line(const struct result *r, const struct machine *m)
@@ -57,38 +47,13 @@ static void print_line(const struct result *r, const struct machine *m)
 	       50 * (r->high - r->low) / r->median,
 	       (by_flops ? r->flops : r->bytes) / r->median / 1e9, by_flops ? "GFLOP/s" : "GB/s",
 	       100 * bound / r->median);
-	if (r->cached > 0)
-		printf(" %8.0f%%", 100 * result_cached_part(r, m));
 	if (r->plain > 0)
-		printf(" %18.1f%%", 100 * r->plain / r->median);
+		printf(" %8.1f%%", 100 * r->plain / r->median);
 	printf("\n");
 	fflush(stdout);
 }
 
-static void add_json(cJSON *array, const struct result *r, const struct machine *m)
-{
-	cJSON *item = cJSON_CreateObject();
-	bool by_flops;
-	double bound = result_bound(r, m, &by_flops);
-
-	cJSON_AddStringToObject(item, "op", op_table[r->bench->op]->name);
-	cJSON_AddStringToObject(item, "shape", r->bench->label);
-	cJSON_AddStringToObject(item, "pass", pass_name(r->pass));
-	cJSON_AddNumberToObject(item, "seconds", r->median);
-	cJSON_AddNumberToObject(item, "seconds_low", r->low);
-	cJSON_AddNumberToObject(item, "seconds_high", r->high);
-	cJSON_AddNumberToObject(item, "flops", r->flops);
-	cJSON_AddNumberToObject(item, "bytes", r->bytes);
-	cJSON_AddStringToObject(item, "bound", by_flops ? "flops" : "bytes");
-	cJSON_AddNumberToObject(item, "of_ceiling", bound / r->median);
-	if (r->cached > 0)
-		cJSON_AddNumberToObject(item, "of_ceiling_in_cache", result_cached_part(r, m));
-	if (r->plain > 0)
-		cJSON_AddNumberToObject(item, "of_sgemm", r->plain / r->median);
-	cJSON_AddItemToArray(array, item);
-}
-
-static enum status print_json(cJSON *results, const struct machine *m, struct error *err)
+static enum status print_ceilings(const struct machine *m, struct error *err)
 {
 	char blas[BLAS_DESCRIPTION_TEXT], *text;
 	cJSON *root = cJSON_CreateObject();
@@ -99,7 +64,6 @@ static enum status print_json(cJSON *results, const struct machine *m, struct er
 	if (m->bf16_flops > 0)
 		cJSON_AddNumberToObject(root, "ceiling_flops_bfloat16", m->bf16_flops);
 	cJSON_AddNumberToObject(root, "ceiling_bytes", m->bytes);
-	cJSON_AddItemToObject(root, "results", results);
 	text = cJSON_Print(root);
 	cJSON_Delete(root);
 	if (!text)
@@ -109,20 +73,15 @@ static enum status print_json(cJSON *results, const struct machine *m, struct er
 	return OK;
 }
 
-static enum status run_bench(const struct report *report, const struct bench *bench,
+static enum status run_bench(const struct machine *m, const struct bench *bench,
 			     const struct backend *backend, struct error *err)
 {
-	const struct machine *m = report->machine;
 	struct results results;
 
 	if (measure_bench(m, bench, backend, &results, err) != OK)
 		return FAIL;
-	for (int i = 0; i < results.n; i++) {
-		if (report->json)
-			add_json(report->json, &results.list[i], m);
-		else
-			print_line(&results.list[i], m);
-	}
+	for (int i = 0; i < results.n; i++)
+		print_line(&results.list[i], m);
 	return OK;
 }
 
@@ -130,19 +89,18 @@ static enum status run_bench(const struct report *report, const struct bench *be
 
 struct options {
 	int threads, op; /* op < 0: all */
-	bool json, ceilings, help;
+	bool ceilings, help;
 };
 
 static void print_help(void)
 {
-	printf("bench_ops [--threads N] [--op NAME | --ceilings] [--json]\n\n"
+	printf("bench_ops [--threads N] [--op NAME | --ceilings]\n\n"
 	       "Measure every op at the shapes of GPT-2 against the ceilings of this machine.\n\n"
 	       "  --threads N   use N threads (default: one per processor)\n"
 	       "  --op NAME     this op only:");
 	for (int i = 0; i < OP_COUNT; i++)
 		printf("%s %s", i % 6 ? "" : "\n                ", op_table[i]->name);
-	printf("\n  --ceilings    measure only the machine\n"
-	       "  --json        print one JSON object\n"
+	printf("\n  --ceilings    measure only the machine, as JSON\n"
 	       "  --help        print this text\n\n"
 	       "Example: bench_ops --threads 1 --op linear\n");
 }
@@ -173,9 +131,11 @@ static enum status parse_op(const char *text, int *op, struct error *err)
 static enum status parse_options(int argc, char **argv, struct options *o, struct error *err)
 {
 	static const struct option known[] = {
-		{ "threads", required_argument, NULL, 't' }, { "op", required_argument, NULL, 'o' },
-		{ "ceilings", no_argument, NULL, 'c' },	     { "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },	     { NULL, 0, NULL, 0 },
+		{ "threads", required_argument, NULL, 't' },
+		{ "op", required_argument, NULL, 'o' },
+		{ "ceilings", no_argument, NULL, 'c' },
+		{ "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 },
 	};
 	int c;
 
@@ -190,7 +150,6 @@ static enum status parse_options(int argc, char **argv, struct options *o, struc
 			return fail(err, "%s: unknown option, or its value is missing; see --help",
 				    argv[optind - 1]);
 		o->ceilings = o->ceilings || c == 'c';
-		o->json = o->json || c == 'j';
 		o->help = o->help || c == 'h';
 	}
 	if (optind < argc)
@@ -200,26 +159,20 @@ static enum status parse_options(int argc, char **argv, struct options *o, struc
 
 static enum status run_all(const struct options *o, struct error *err)
 {
-	struct report report = { .json = o->json ? cJSON_CreateArray() : NULL };
 	enum status status = benches_complete(err);
 	struct backend backend;
 	struct machine machine;
 
 	if (status != OK || backend_cpu_open(&backend, FLOAT32, o->threads, err) != OK ||
-	    machine_measure(&machine, o->threads, err) != OK) {
-		cJSON_Delete(report.json);
+	    machine_measure(&machine, o->threads, err) != OK)
 		return FAIL;
-	}
-	report.machine = &machine;
-	if (!o->json)
+	if (o->ceilings)
+		status = print_ceilings(&machine, err);
+	else
 		print_head(&machine);
 	for (int i = 0; i < n_benches && status == OK && !o->ceilings; i++)
 		if (o->op < 0 || (int)benches[i].op == o->op)
-			status = run_bench(&report, &benches[i], &backend, err);
-	if (status == OK && o->json)
-		status = print_json(report.json, &machine, err);
-	else
-		cJSON_Delete(report.json);
+			status = run_bench(&machine, &benches[i], &backend, err);
 	machine_free(&machine);
 	return status;
 }

@@ -38,14 +38,14 @@ class Process:
     def __init__(self, command, log, processors, backend="cpu", deadline=None, say=lambda text: None,
                  environment=None):
         self.log, self.backend, self.deadline, self.say = log, backend, deadline, say
-        self.started, self.is_stopped = time.monotonic(), False
+        self.started = time.monotonic()
         with open(log, "w", encoding="utf-8") as errors:
             self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                                           text=True, env=environment, preexec_fn=lambda: self.prepare(processors))
 
     @staticmethod
     def prepare(processors):
-        """In the new process.  Ctrl-C is not for its group; if this program dies, the kernel lets a stopped one go on."""
+        """In the new process.  Ctrl-C is not for its group."""
         os.setpgid(0, 0)
         os.sched_setaffinity(0, processors)
 
@@ -59,12 +59,12 @@ class Process:
     def wait_for_answer(self):
         """A line is written at once, so whatever can be read is a whole answer, or the end."""
         while True:
-            has_end = self.deadline is not None and not self.is_stopped
+            has_end = self.deadline is not None
             left = min(PATIENCE, self.deadline - time.monotonic()) if has_end else PATIENCE
             if select.select([self.child.stdout], [], [], max(0, left))[0]:
                 return
             passed = time.monotonic() - self.started
-            if has_end and not self.is_stopped and time.monotonic() >= self.deadline:
+            if has_end and time.monotonic() >= self.deadline:
                 self.kill()
                 raise Lost(f"no answer after {passed:.0f} s: its time was over")
             self.say(f"still at work after {passed:.0f} s")
@@ -104,12 +104,11 @@ class Process:
         self.on_device = self.ask("memory")[0]
         return self.on_device["most"] if self.on_device else self.memory("VmHWM")
 
-    def warm_up(self, alone=contextlib.nullcontext):
+    def warm_up(self):
         """Returns the time of an iteration, and the peak memory from then on."""
         self.losses = self.ask(f"losses {WARM_UP[self.backend]}")
         self.forget_peak()
-        with alone():
-            seconds = self.seconds(TRIED[self.backend])
+        seconds = self.seconds(TRIED[self.backend])
         self.n = max(1, min(MOST[self.backend], round(TURN / seconds)))
         return seconds, self.peak()
 
@@ -132,29 +131,12 @@ class Process:
                 pass
         self.child.wait()
 
-    def is_running(self):
-        return self.child.poll() is None
-
-    def signal_family(self, number):
-        if self.is_running():
+    def kill(self):
+        """With whatever it started."""
+        if self.child.poll() is None:
             for process in family(self.child.pid):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, number)
-
-    def stop(self):
-        """Until go_on(): nothing of it computes."""
-        self.is_stopped = True
-        self.signal_family(signal.SIGSTOP)
-
-    def go_on(self, stopped_seconds):
-        """The time in which it was stopped is not its own."""
-        self.signal_family(signal.SIGCONT)
-        if self.deadline is not None:
-            self.deadline += stopped_seconds
-        self.is_stopped = False
-
-    def kill(self):
-        self.signal_family(signal.SIGKILL)
+                    os.kill(process, signal.SIGKILL)
         self.end()
 
 
@@ -169,6 +151,14 @@ def family(first):
     for process in found:
         found += children.get(process, [])
     return found
+
+
+def end_on_signals(name):
+    """A signal ends this program as any other reason does: its processes end with it."""
+    def end(number, _):
+        raise SystemExit(f"{name}: stopped by signal {number}")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
 
 
 def torch_version(python):

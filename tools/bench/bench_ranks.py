@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 
+from tools.bench.study import Study
 from tools.results import metric_names
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
@@ -37,18 +38,10 @@ class Arm:
         self.name, self.options, self.ranks = name, options, settings.get("RANKS", 1)
         self.directory = place / name
         self.directory.mkdir()
-        self.make("defconfig-null+124m+dot")
-        self.make("set", *(f"CONFIG_{key}={value}" for key, value in (SETTINGS | settings).items()))
-        self.make("built")
+        study = Study(self.directory, options.build, "null+124m+dot",
+                      *(f"CONFIG_{key}={value}" for key, value in (SETTINGS | settings).items()))
+        study.make("built")
         self.speeds = []
-
-    def make(self, *words):
-        command = ["make", "-s", f"O={self.options.build}", f"PLAN={self.directory}/plan",
-                   f"RUNS={self.directory}/runs", f"KCONFIG_CONFIG={self.directory}/config", *words]
-        done = subprocess.run(command, cwd=TREE, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              check=False)
-        if done.returncode:
-            sys.exit(f"{' '.join(words)}:\n{done.stdout}")
 
     def start(self):
         command = [str(self.directory / "plan/0-baseline/kablate"), "train", "--lines", "--runs",

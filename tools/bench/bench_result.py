@@ -3,7 +3,6 @@ import json
 import os
 import statistics
 import sys
-import threading
 from dataclasses import asdict, dataclass, field, fields
 
 from tools.plan import kconfig
@@ -168,53 +167,32 @@ def losses_text(r):
             f"{last(r.their_losses)}{wrong}")
 
 
-def cpu_lines(r):
-    c = dict(zip(CPU_HEAD, cpu_cells(r)))
-    rates = f"  {c['tokens/s']} tokens/s, {c['of ceiling'] or '?'} of the ceiling" if r.tokens else ", the whole run"
-    yield f"    ours     {c['ours ms']:>26} ms{rates}"
-    if r.theirs():
-        yield (f"    PyTorch  {c['PyTorch ms']:>26} ms  {c['its form']};  ratio {c['ratio']}, "
-               f"bound {c['bound'] or '-'}, aim {c['aim'] or '-'}")
-        if r.processor_ratio():
-            yield f"    processor time alone: ratio {spread(r.processor_ratio(), '{:.2f}')}"
-    if r.peak:
-        theirs = f"; PyTorch {mebibytes(r.their_peak)} and {mebibytes(r.rest(r.their_peak))}, of these " \
-            f"{mebibytes(r.their_base)} for import torch" if r.their_peak else ""
-        yield (f"    peak     {mebibytes(r.peak)} MiB, {mebibytes(r.rest(r.peak))} beyond 16 bytes per parameter"
-               f"{theirs}")
-
-
-def gpu_lines(r):
-    _, _, ours, rate_, products, copies, theirs, their_rate, their_products, *_ = gpu_cells(r)
-    yield (f"    ours     {ours:>26} ms  {rate_} tokens/s, {products or '?'} of the product ceiling, "
-           f"{copies or '?'} of the copy bandwidth")
-    if r.theirs():
-        yield f"    PyTorch  {theirs:>26} ms  {their_rate} tokens/s, {their_products or '?'};  {r.form}"
-        yield f"    ratio    {spread(r.ratio(), '{:.2f}'):>26}     aim {asked_text(r) or '-'}"
+def row_lines(r):
+    """The cells that are known, below each other, and what no table has."""
+    head, cells = (GPU_HEAD, gpu_cells) if r.backend == "cuda" else (CPU_HEAD, cpu_cells)
+    for name, cell in list(zip(head, cells(r)))[2:]:
+        if cell:
+            yield f"    {name:14} {cell}"
+    if r.processor_ratio():
+        yield f"    processor time alone: ratio {spread(r.processor_ratio(), '{:.2f}')}"
     if r.is_best_form() is False:
         yield (f"    PyTorch is below {BEST_FORM[r.row, r.precision] / 1e3:.0f} thousand tokens/s: on an H200 this is "
                "not its best form, and the ratio does not count")
-    reserved = mebibytes(r.forms.get(r.form, {}).get("reserved")) or "?"
-    theirs = f"; PyTorch's fastest form {mebibytes(r.their_peak)} allocated, {reserved} reserved" if r.their_peak else ""
-    yield f"    peak     {mebibytes(r.peak)} MiB in our blocks{theirs}"
-    if r.whole is not None and r.their_whole is not None:
-        yield f"    process  {mebibytes(r.whole)} MiB of the GPU; PyTorch {mebibytes(r.their_whole)}"
+    if r.losses:
+        yield "    " + losses_text(r)
 
 
 def form_line(form, found):
     if "failed" in found:
         return f"    {form}: {found['failed']}"
     wrong = "" if found.get("agrees", True) else ", other losses than ours"
-    earlier = ", by an earlier run at the pace of this one" if found.get("earlier") else ""
-    return f"    {form}: {1e3 * found['seconds']:.3f} ms{wrong}{earlier}"
+    return f"    {form}: {1e3 * found['seconds']:.3f} ms{wrong}"
 
 
 def print_row(r):
     """One block per row: the table is too wide for a terminal."""
     print(f"{r.row} ({r.precision}, " + (f"{r.threads} threads)" if r.backend == "cpu" else f"{r.backend})"))
-    print("\n".join(cpu_lines(r) if r.backend == "cpu" else gpu_lines(r)))
-    if r.losses:
-        print("    " + losses_text(r))
+    print("\n".join(row_lines(r)))
     for form, found in r.forms.items():
         if r.backend != "cpu" or "failed" in found:
             print(form_line(form, found))
@@ -237,43 +215,16 @@ class Collection:
     """Results of several runs in one file, by key; what is measured again replaces the earlier one."""
 
     def __init__(self, path):
-        self.path, self.found, self.lock = path, {}, threading.Lock()
+        self.path, self.found = path, {}
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
                 self.found = json.load(file)["rows"]
 
     def put(self, key, found):
-        with self.lock:
-            self.found[key] = found
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            kconfig.write_text(self.path, json.dumps({"rows": self.found}, indent=1) + "\n")
+        self.found[key] = found
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        kconfig.write_text(self.path, json.dumps({"rows": self.found}, indent=1) + "\n")
 
 
-class Store:
-    """The results of rows."""
-
-    def __init__(self, path):
-        self.collection = Collection(path)
-
-    def results(self):
-        return [restored(found) for found in self.collection.found.values()]
-
-    @staticmethod
-    def key(row, precision):
-        return f"{row} {precision}"
-
-    def earlier_forms(self, row, precision, about):
-        """What the forms took on this machine with this PyTorch; {}: nothing is known."""
-        found = self.collection.found.get(self.key(row, precision))
-        same = found and all(found["about"].get(name) == about.get(name) for name in ("machine", "torch"))
-        return found["forms"] if same else {}
-
-    def put(self, result):
-        self.collection.put(self.key(result.row, result.precision), entry(result))
-
-    def put_forms(self, result):
-        """While a row is measured: what its forms took is kept if the rest never comes."""
-        key = self.key(result.row, result.precision)
-        known = self.earlier_forms(result.row, result.precision, result.about)
-        found = self.collection.found[key] if known else entry(result)
-        self.collection.put(key, found | {"forms": dict(result.forms)})
+def key(r):
+    return f"{r.row} {r.precision}"

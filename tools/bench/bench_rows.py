@@ -141,7 +141,3 @@ def program_config(tree):
             is_text = is_choice or item.orig_type is kconfig.STRING
             lines.append(f"CONFIG_{item.name}=" + (f'"{kconfig.kconfiglib.escape(value)}"' if is_text else value))
     return "\n".join(lines) + "\n"
-
-
-def knows(tree, precision):
-    return any(value == precision for choice, value in tree.members.values() if choice.name == "PRECISION")

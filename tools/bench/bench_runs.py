@@ -9,15 +9,13 @@ memory of the largest process.
 import argparse
 import hashlib
 import json
-import os
 import pathlib
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 
+from tools.bench.study import Study, call
 from tools.results import metric_names
 from tools.terminal import terminal
 
@@ -28,46 +26,22 @@ CHANGED = (metric_names.TRAIN_LOSS, f"{metric_names.TRAIN}/main", metric_names.V
 HEADINGS = ["runs", "identities", "database", "MB", "plan", "make", "make again", "status", "report"]
 
 
-class Study:
-    def __init__(self, directory, build, count):
-        self.build = build
-        self.plan, self.runs = directory / "plan", directory / "runs"
-        self.words = ["make", "-s", f"O={build}", f"PLAN={self.plan}", f"RUNS={self.runs}",
-                      f"KCONFIG_CONFIG={directory}/config"]
-        seeds = ",".join(str(1 + i) for i in range(count // len(STEPS.split())))
-        self.make("defconfig-smoke")
-        self.make("set", *SETTINGS, f'CONFIG_SEEDS="{seeds}"')
-        self.make("steps")
-
-    def make(self, *words):
-        """Wall time and processor time in seconds, MB of the largest process."""
-        return call(*self.words, *words)
-
-    def known(self):
-        return [{**run, "directory": self.runs / run["directory"]}
-                for run in json.loads((self.plan / "runs.json").read_text())]
-
-    def train(self, run):
-        call(self.plan / run["step"] / "kablate", "train", "--runs", self.runs, "--experiment",
-             run["experiment"], "--step", run["step"], "--seed", str(run["seed"]), "--repeat",
-             str(run["repeat"]), "--baseline", run["baseline"], "--journal-only", "--lines")
+def make_study(directory, build, count):
+    seeds = ",".join(str(1 + i) for i in range(count // len(STEPS.split())))
+    study = Study(directory, build, "smoke", *SETTINGS, f'CONFIG_SEEDS="{seeds}"')
+    study.make("steps")
+    return study
 
 
-def call(*words):
-    began = time.monotonic()
-    process = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True, env={**os.environ, "MAKEFLAGS": variables()})
-    said = process.stdout.read()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"{' '.join(map(str, words))} failed:\n{said[-3000:]}")
-    return time.monotonic() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+def known_runs(study):
+    return [{**run, "directory": study.runs / run["directory"]}
+            for run in json.loads((study.plan / "runs.json").read_text())]
 
 
-def variables():
-    """Those given to the make around this, without its flags."""
-    return "".join(os.environ.get("MAKEFLAGS", "").partition(" -- ")[1:])
+def train(study, run):
+    call(study.plan / run["step"] / "kablate", "train", "--runs", study.runs, "--experiment",
+         run["experiment"], "--step", run["step"], "--seed", str(run["seed"]), "--repeat",
+         str(run["repeat"]), "--baseline", run["baseline"], "--journal-only", "--lines")
 
 
 # ---------------------------------------------------------------- synthetic runs
@@ -111,9 +85,9 @@ def read_trained(run):
 
 def make_up_all(study):
     trained = {}
-    for run in study.known():
+    for run in known_runs(study):
         if run["step"] not in trained:
-            study.train(run)
+            train(study, run)
             trained[run["step"]] = read_trained(run)
         else:
             make_up(run, *trained[run["step"]])
@@ -124,7 +98,7 @@ def make_up_all(study):
 def measure(build, count):
     directory = pathlib.Path(tempfile.mkdtemp(prefix="kablate-runs-"))
     try:
-        study = Study(directory, build, count)
+        study = make_study(directory, build, count)
         cells = {"identities": study.make("runs-tuned")}
         make_up_all(study)
         cells["database"] = call(build / "bin/results", "update", study.runs)

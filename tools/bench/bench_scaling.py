@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How cost grows: time and memory against length, layers, width and batch, as numbers and as plots.
+"""How cost grows: time and memory against length, layers, width and batch.
 
-    bench_scaling.py --build DIR [--backend cuda] [--longest T] [--figures NAME,...] [--draw]
+    bench_scaling.py --build DIR [--backend cuda] [--longest T] [--figures NAME,...]
 
 Attention alone: the instructions of one attention layer (projections included), forward and
 backward, GPT-2's heads (12 of 64; latent 128), and the arena of a model that is little else (one layer,
@@ -9,23 +9,21 @@ a feed-forward of 64 channels, 256 tokens).  Whole iterations: forward, backward
 layers of width 384, and the peak memory of the process beyond 16 bytes per parameter.  On a GPU the models
 are larger (12 layers of width 768, T 1024, bfloat16), the lengths go to 32768, and the memory is
 that of our blocks.  What does not fit is reported and left out.  Each point is in the file, DIR/bench/scaling.json
-or scaling-BACKEND.json, as soon as it is measured, and takes the place of its earlier one.  With --draw nothing is
-measured: tables and plots show what the file holds, which may come from a machine without gnuplot.
+or scaling-BACKEND.json, as soon as it is measured, and takes the place of its earlier one.
 """
 import argparse
 import fnmatch
+import itertools
 import json
 import math
 import os
-import re
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
-from tools.bench import bench, bench_rows, gnuplot
+from tools.bench import bench, bench_rows
+from tools.bench.bench_process import Lost, end_on_signals
 from tools.bench.bench_result import MIB
-from tools.bench.bench_turns import Party, end_on_signals
 from tools.plan import kconfig
-from tools.report import page
 from tools.terminal import terminal
 
 LENGTHS = {"cpu": (256, 512, 1024, 2048, 4096, 8192), "cuda": (512, 1024, 2048, 4096, 8192, 16384, 32768)}
@@ -51,22 +49,19 @@ class Figure:
     series: dict        # name -> fragments
     places: tuple
     symbols: object     # x -> symbols
-    measure: object     # process, context in which it is alone -> seconds, bytes
+    measure: object     # process -> seconds, bytes
 
 
-def attention_alone(process, alone):
+def attention_alone(process):
     process.ask(1)
-    with alone():
-        steps = process.ask(f"profile {PROFILES}")
+    steps = process.ask(f"profile {PROFILES}")
     seconds = sum(step["seconds"] for step in steps if step["module"] == "attention")
     return seconds, process.about["activation_bytes"]
 
 
-def iteration(process, alone):
-    _, peak = process.warm_up(alone)
-    with alone():
-        seconds = min(process.ask(process.n))
-    return seconds, peak - 16 * process.about["parameters"]
+def iteration(process):
+    _, peak = process.warm_up()
+    return min(process.ask(process.n)), peak - 16 * process.about["parameters"]
 
 
 @dataclass
@@ -107,44 +102,29 @@ def figures(longest, backend="cpu"):
                  size.batches, lambda B: small(TRAIN_BATCH=B), iteration)
 
 
-class Place(Party):
-    """One point of one figure."""
-
-    def __init__(self, runner, figure, series, x, precision):
-        super().__init__(runner.turns)
-        self.runner, self.figure, self.series, self.x = runner, figure, series, x
-        symbols = figure.symbols(x) | ({"PRECISION": precision} if precision != "float32" else {})
-        symbols |= {"RA_MLA_LATENT_DIM": 128} if figure.name == "attention" and series == "mla" else {}
-        self.config = runner.configure(f"scaling-{figure.name}-{series.replace(' ', '')}-{x}", "",
-                                       "small " + figure.series[series], symbols)
-        self.processors = runner.processors()
-
-    def run(self):
-        try:
-            process = self.runner.start_ours(self.config, self, self.processors)
-            self.point = Point(self.figure.name, self.series, self.x, *self.figure.measure(process, self.alone))
-        finally:
-            self.leave()
-
-
-def in_order(points):
-    """Those of a series from the left to the right."""
-    return sorted(points, key=lambda point: point.x)
+def measure_point(runner, figure, series, x, precision):
+    symbols = figure.symbols(x) | ({"PRECISION": precision} if precision != "float32" else {})
+    symbols |= {"RA_MLA_LATENT_DIM": 128} if figure.name == "attention" and series == "mla" else {}
+    config = runner.configure(f"scaling-{figure.name}-{series.replace(' ', '')}-{x}", "",
+                              "small " + figure.series[series], symbols)
+    try:
+        return Point(figure.name, series, x, *figure.measure(runner.start_ours(config)))
+    finally:
+        runner.end_all()
 
 
 def measure(runner, figure, precision, keep):
     """keep(point): what was measured stays if the rest never comes."""
-    places = [Place(runner, figure, series, x, precision) for series in figure.series for x in figure.places]
     found = []
-    for place, lost in runner.turns.finished(places):
-        where = f"{figure.name}, {place.series}, {figure.axis} {place.x}"
-        if lost:
+    for series, x in itertools.product(figure.series, figure.places):
+        where = f"{figure.name}, {series}, {figure.axis} {x}"
+        try:
+            found.append(measure_point(runner, figure, series, x, precision))
+            keep(found[-1])
+            print(f"    {where}: {1e3 * found[-1].seconds:.2f} ms", flush=True)
+        except Lost as lost:
             print(f"{where}: {lost}", flush=True)
-        else:
-            found.append(place.point)
-            keep(place.point)
-            print(f"    {where}: {1e3 * place.point.seconds:.2f} ms", flush=True)
-    return in_order(found)
+    return found
 
 
 # ---------------------------------------------------------------- what came out
@@ -161,10 +141,6 @@ def cell(point):
     return f"{1e3 * point.seconds:13.2f} ms{point.bytes / MIB:8.1f}" if point else f"{'-':>24}"
 
 
-def about_text(about):
-    return f"{bench.about_text(about)}, {about['precision']}"
-
-
 def print_figure(figure, points):
     print(f"\n{figure.title}\n{figure.axis:>8}" + "".join(f"{name:>24}" for name in figure.series))
     at = {(p.series, p.x): p for p in points}
@@ -177,26 +153,8 @@ def print_figure(figure, points):
     print("         ms and MiB; last lines: growth over the last doubling", flush=True)
 
 
-def standalone(svg):
-    """A drawing of the page's colours as a file of its own."""
-    palette = page.STYLE[:page.STYLE.index("* {")]
-    style = f"<style>{palette} svg {{ background: var(--paper); color: var(--ink); }}</style>"
-    return re.sub(r"(<svg[^>]*>)", lambda match: match[1] + style, svg, count=1) + "\n"
-
-
-def draw(figure, points, key, unit, factor):
-    script, parts = "", []
-    for i, name in enumerate(figure.series):
-        script += gnuplot.block(f"d{i}", [(p.x, factor * getattr(p, key)) for p in points if p.series == name])
-        parts.append(f"$d{i} with linespoints lw 2 ps 0.7 {gnuplot.look(i)} title {gnuplot.quoted(name)}")
-    script += "set logscale xy\nset key top left\n"
-    script += f"set xtics ({', '.join(map(str, figure.places))})\nset xlabel '{figure.axis}'\nset ylabel '{unit}'\n"
-    return standalone(gnuplot.run_gnuplot(script + "plot " + ", ".join(parts), f"{figure.name}-{key}"))
-
-
-def path_without_end(build, backend):
-    """Of the numbers and of the plots."""
-    return os.path.join(build, "bench", "scaling" if backend == "cpu" else f"scaling-{backend}")
+def results_path(build, backend):
+    return os.path.join(build, "bench", "scaling.json" if backend == "cpu" else f"scaling-{backend}.json")
 
 
 def read(path):
@@ -208,43 +166,12 @@ def read(path):
     return about, [Point(**found) for found in about.pop("points")]
 
 
-def write_plots(path, figure, points):
-    for key, unit, factor in (("seconds", "ms", 1e3), ("bytes", "MiB", 1 / MIB)):
-        if points:
-            kconfig.write_text(f"{path}-{figure.name}-{key}.svg", draw(figure, points, key, unit, factor))
-
-
 def save(path, about, point):
     """It takes the place of its earlier one.  A figure has points of one machine and precision."""
-    before, points = read(path + ".json")
+    before, points = read(path)
     alike = all(before.get(name) == about.get(name) for name in ("machine", "precision"))
     points = [p for p in points if p.figure != point.figure or alike and (p.series, p.x) != (point.series, point.x)]
-    kconfig.write_text(path + ".json", json.dumps(about | {"points": list(map(asdict, [*points, point]))}, indent=1) + "\n")
-
-
-def measured_part(figure, points):
-    """The figure with those of its places that have points, and these points."""
-    own = in_order(p for p in points
-                   if p.figure == figure.name and p.series in figure.series and p.x in figure.places)
-    there = {p.x for p in own}
-    return replace(figure, places=tuple(x for x in figure.places if x in there)), own
-
-
-def draw_measured(path, wanted):
-    """Tables and plots of what the file holds."""
-    about, points = read(path + ".json")
-    if not about:
-        raise SystemExit(f"bench_scaling: there is no {path}.json, so nothing to draw: measure first")
-    parts = [(figure, own) for figure, own in (measured_part(f, points) for f in wanted) if own]
-    if not parts:
-        raise SystemExit(f"bench_scaling: {path}.json has no points of {', '.join(f.name for f in wanted)}")
-    if not gnuplot.is_there():
-        raise SystemExit("bench_scaling: no plots: gnuplot is not installed")
-    print(about_text(about))
-    for figure, own in parts:
-        print_figure(figure, own)
-        write_plots(path, figure, own)
-    print("\n" + ", ".join(f"{path}-{figure.name}-*.svg" for figure, _ in parts))
+    kconfig.write_text(path, json.dumps(about | {"points": list(map(asdict, [*points, point]))}, indent=1) + "\n")
 
 
 def chosen(figures_there, patterns):
@@ -255,18 +182,16 @@ def chosen(figures_there, patterns):
     return found
 
 
-def measure_all(args, path, wanted):
+def run(args):
     precision = args.precision or ("float32" if args.backend == "cpu" else "bfloat16")
-    runner = bench.Bench(args.build, backend=args.backend, at_once=args.at_once)
+    wanted = chosen(list(figures(args.longest or LENGTHS[args.backend][-1], args.backend)), args.figures)
+    path = results_path(args.build, args.backend)
+    runner = bench.Bench(args.build, backend=args.backend)
     about = bench.machine(runner) | {"precision": precision}
-    print(about_text(about), flush=True)
+    print(f"{bench.about_text(about)}, {precision}", flush=True)
     for figure in wanted:
-        found = measure(runner, figure, precision, lambda point: save(path, about, point))
-        print_figure(figure, found)
-        if gnuplot.is_there():
-            write_plots(path, figure, found)
-    print(f"\n{path}.json, {path}-*.svg" if gnuplot.is_there() else
-          f"\n{path}.json; no plots: gnuplot is not installed (--draw draws them where it is)")
+        print_figure(figure, measure(runner, figure, precision, lambda point: save(path, about, point)))
+    print(f"\n{path}")
 
 
 def main(argv):
@@ -276,18 +201,10 @@ def main(argv):
     parser.add_argument("--backend", default="cpu", choices=bench_rows.BACKENDS)
     parser.add_argument("--precision", choices=bench_rows.PRECISIONS, help="on a GPU bfloat16 unless said")
     parser.add_argument("--longest", type=terminal.count, metavar="T")
-    parser.add_argument("--at-once", type=terminal.count, default=1, metavar="N",
-                        help="points that are prepared at once; each is measured alone")
     parser.add_argument("--figures", default="*", metavar="PATTERN,...", help="attention, length, layers, width, batch")
-    parser.add_argument("--draw", action="store_true", help="tables and plots of what was measured; measure nothing")
     args = parser.parse_args(argv)
     end_on_signals("bench-scaling")
-    path = path_without_end(args.build, args.backend)
-    wanted = chosen(list(figures(args.longest or LENGTHS[args.backend][-1], args.backend)), args.figures)
-    if args.draw:
-        draw_measured(path, wanted)
-    else:
-        measure_all(args, path, wanted)
+    run(args)
     return 0
 
 

@@ -2,7 +2,6 @@
 """The benchmark: its rows are configurations that exist, and its numbers say what they should."""
 import argparse
 import contextlib
-import glob
 import io
 import json
 import os
@@ -16,10 +15,10 @@ import unittest
 import unittest.mock
 
 from tools.bench import (bench, bench_compare, bench_decode, bench_decode_rows, bench_forms, bench_process,
-                         bench_result, bench_rows, bench_scaling, bench_turns, op_profile)
+                         bench_result, bench_rows, bench_scaling, op_profile)
 from tools.plan import kconfig
 from tools.report import decoding
-from tools.testing import as_user, tap
+from tools.testing import tap
 
 BUILD = os.path.abspath(os.environ.get("O", "build"))
 
@@ -190,125 +189,62 @@ class OnGpu(unittest.TestCase):
         with open(os.path.join(self.build, "bench/gpu.json"), encoding="utf-8") as file:
             return out.getvalue(), json.load(file)["rows"]["tiny bfloat16"]
 
-    def test_forms_collect_over_runs(self):
-        text, row = self.run_bench([5.63] * 9 + [4.78], 30, "--forms", "graph*,autotuned sdpa-cudnn")
-        self.assertEqual(row["form"], "autotuned sdpa-cudnn")
-        self.assertEqual(row["forms"]["graph plain"], {"failed": "RuntimeError: no graphs", "late": False})
+    def test_the_fastest_form_competes(self):
+        text, row = self.run_bench([5.63] * 9 + [4.78], 30, "--forms", "graph*,autotuned sdpa-cudnn,eager*")
+        self.assertEqual(row["form"], "eager sdpa-cudnn")
+        self.assertEqual(row["forms"]["graph plain"], {"failed": "RuntimeError: no graphs"})
         self.assertTrue(row["forms"][row["form"]]["agrees"])
         self.assertEqual((row["their_peak"], row["forms"][row["form"]]["reserved"]), (1 << 30, 2 << 30))
         self.assertEqual(row["flops"], 128 * (6 * 75520 + 12 * 2 * 32 * 32))
         self.assertIn("loss ours 5.63", text)
         self.assertNotIn("DIFFER", text)
         self.assertFalse(os.path.exists(os.path.join(self.build, "bench/tiny-bfloat16/start")))
+        text, row = self.run_bench([1] * 10, 30, "--forms", "eager*")
+        self.assertIn("DIFFER", text)
+        self.assertEqual(row["form"], "eager sdpa-cudnn")   # nothing else works
 
-        text, row = self.run_bench([1] * 10, 30, "--forms", "eager*")  # what failed is not tried again
-        self.assertIn("eager sdpa-cudnn", row["forms"])
-        self.assertNotIn("graph plain: starts", text)
-        self.assertIn("autotuned sdpa-cudnn was the fastest" if row["form"].startswith("auto") else "DIFFER", text)
-
-    def test_a_form_that_hangs_is_ended_and_tried_again_later(self):
-        for _ in range(2):
-            text, row = self.run_bench([5.63] * 9 + [4.78], 4, "--forms", "reduce*")
-            self.assertTrue(row["forms"]["reduce-overhead sdpa-cudnn"]["late"])
-            self.assertIn("reduce-overhead sdpa-cudnn: starts", text)
+    def test_a_form_that_hangs_is_ended(self):
+        _, row = self.run_bench([5.63] * 9 + [4.78], 4, "--forms", "reduce*")
+        self.assertIn("its time was over", row["forms"]["reduce-overhead sdpa-cudnn"]["failed"])
         self.assertIsNone(row["ratio"])
 
-    def test_a_form_that_was_late_has_all_the_time_that_is_left(self):
-        runner = self.Rehearsal(self.build, backend="cuda", limit=1000)
-        comparison = bench_compare.Comparison(runner, self.rows[0], "bfloat16", {"late": {"late": True}})
-
-        def start(_, deadline):
-            raise bench_process.Lost(deadline - time.monotonic())
-        comparison.start_theirs = start
-        with contextlib.redirect_stdout(io.StringIO()):
-            for form in ("late", "new"):
-                comparison.try_form(form)
-        left = {form: float(found["failed"]) for form, found in comparison.result.forms.items()}
-        self.assertTrue(0 < left["new"] < bench_compare.ONE_FORM < left["late"] < 1000, left)
-
-    SLOW, FAST, NEW = "compiled sdpa-flash", "compiled sdpa-flash narrow", "max-autotune sdpa-flash narrow"
-
-    def qualified(self, now):
-        """What came of two forms of an earlier run and a new one, if they take so long now; who was started, and lives."""
-        runner = self.Rehearsal(self.build, backend="cuda", limit=1000, patterns="max-autotune*")
-        runner.torch = "2.0"
-        comparison = bench_compare.Comparison(runner, self.rows[0], "bfloat16",
-                                              {self.SLOW: {"seconds": 1.1}, self.FAST: {"seconds": 1}})
-        started, alive = [], []
-
-        def start(form, _):
-            started.append(form)
-            if form not in now:
-                raise bench_process.Lost("no")
-            alive.append(form)
-            return (unittest.mock.Mock(end=lambda: alive.remove(form)),
-                    {"losses": [], "peak": 1, "base": 0, "process": None} | now[form])
-        comparison.start_theirs, comparison.started = start, time.monotonic()
-        with contextlib.redirect_stdout(io.StringIO()):
-            comparison.qualify()
-        return comparison.result, started, alive
-
-    def test_forms_of_an_earlier_run_on_a_slower_machine(self):
-        """All take twice as long now: of the old forms the fastest one is started again, and no other."""
-        result, started, alive = self.qualified({self.FAST: {"seconds": 2}, self.NEW: {"seconds": 3}})
-        self.assertEqual((started, alive), ([self.FAST, self.NEW], [self.FAST]))
-        self.assertEqual((result.form, result.forms[self.SLOW]["seconds"]), (self.FAST, 2.2))
-        self.assertIn("2200.000 ms, by an earlier run", bench_result.form_line(self.SLOW, result.forms[self.SLOW]))
-
-    def test_a_form_competes_though_its_losses_differ_now(self):
-        result, _, alive = self.qualified({self.FAST: {"seconds": 2, "agrees": False}})
-        self.assertEqual((result.form, alive), (self.FAST, [self.FAST]))
-
-    def test_rows_at_once(self):
+    def test_rows_follow_each_other(self):
         self.rows = [bench_rows.Row(name, "smoke", "mla gate cross latent", {}, {"bfloat16": None})
                      for name in ("tiny", "other")]
-        text, row = self.run_bench([5.63] * 9 + [4.78], 30, "--forms", "autotuned*", "--at-once", "2")
+        text, row = self.run_bench([5.63] * 9 + [4.78], 30, "--forms", "autotuned*")
         self.assertEqual(len(row["rounds"]), 2)
         self.assertIn("other (bfloat16): autotuned sdpa-cudnn: 20.000 ms", text)
         self.assertEqual(text.count("| autotuned sdpa-cudnn |"), 2)
 
-    def test_a_row_that_waits_for_memory_takes_none(self):
-        runner = self.Rehearsal(self.build, backend="cuda", limit=1000)
-        comparison = bench_compare.Comparison(runner, self.rows[0], "bfloat16")
-        runner.room, row = bench_turns.Room(1), threading.Thread(target=comparison.run)
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            with runner.room.place(1):
-                row.start()
-                while row.is_alive() and (not comparison.result.peak or comparison.live):
-                    time.sleep(0.01)
-                self.assertTrue(row.is_alive())
-            row.join()
-        self.assertEqual(out.getvalue().count("ours: starts"), 2)
-        self.assertEqual(len(comparison.result.rounds), 1)
-
-    def interrupt_when_it_hangs(self):
+    def interrupt_when_it_hangs(self, started):
+        """The third process: after the ceilings and ours."""
         end = time.monotonic() + 60
-        while time.monotonic() < end and not glob.glob(os.path.join(self.build, "bench/tiny-bfloat16/reduce*.log")):
+        while time.monotonic() < end and len(started) < 3:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
-    def test_a_form_that_is_interrupted_is_no_failure(self):
-        threading.Thread(target=self.interrupt_when_it_hangs).start()
-        with self.assertRaisesRegex(SystemExit, "stopped by signal 2"):
-            self.run_bench([], 100, "--forms", "graph plain,reduce*")
-        with open(os.path.join(self.build, "bench/gpu.json"), encoding="utf-8") as file:
-            self.assertEqual(list(json.load(file)["rows"]["tiny bfloat16"]["forms"]), ["graph plain"])
+    def test_all_processes_end_with_the_program(self):
+        started, process = [], bench_process.Process
 
-    def test_forms_are_kept_if_the_row_is_not_finished(self):
-        store = bench_result.Store(os.path.join(self.build, "bench/gpu.json"))
-        about = {"machine": "stub", "torch": "2.0"}
-        whole = bench_result.Result("tiny", "bfloat16", backend="cuda", rounds=[{"ours": 1}], about=about,
-                                    forms={"a": {"seconds": 2}})
-        store.put_forms(whole)
-        store.put(whole)
-        partial = bench_result.Result("tiny", "bfloat16", backend="cuda", about=about,
-                                      forms=whole.forms | {"b": {"seconds": 1}})
-        store.put_forms(partial)
-        found, = bench_result.Store(store.collection.path).results()
-        self.assertEqual((found.rounds, list(found.forms)), ([{"ours": 1}], ["a", "b"]))
-        store.put_forms(bench_result.Result("tiny", "bfloat16", about={"machine": "other", "torch": "2.0"}))
-        self.assertEqual(store.results()[0].rounds, [])
-        bench_result.markdown(store.results(), "cuda")
+        def start(*how):
+            started.append(process(*how))
+            return started[-1]
+        threading.Thread(target=self.interrupt_when_it_hangs, args=(started,)).start()
+        with unittest.mock.patch.object(bench, "Process", start), \
+                self.assertRaisesRegex(SystemExit, "stopped by signal 2"):
+            self.run_bench([], 100, "--forms", "reduce*")
+        self.assertEqual(len(started), 3)
+        self.assertNotIn(None, [one.child.poll() for one in started])
+
+    def test_rows_collect_over_runs(self):
+        path = os.path.join(self.build, "bench/gpu.json")
+        for name, seconds in ("a", 1), ("b", 2), ("a", 3):
+            result = bench_result.Result(name, "bfloat16", backend="cuda", rounds=[{"ours": seconds}],
+                                         forms={"eager": {"failed": "no"}})
+            bench_result.Collection(path).put(bench_result.key(result), bench_result.entry(result))
+        found = [bench_result.restored(row) for row in bench_result.Collection(path).found.values()]
+        self.assertEqual([(r.row, r.ours()[0]) for r in found], [("a", 3), ("b", 2)])
+        bench_result.markdown(found, "cuda")
 
     def test_a_slow_peer_is_not_the_best_form(self):
         def result(seconds):
@@ -316,7 +252,7 @@ class OnGpu(unittest.TestCase):
                                        rounds=[{"ours": 0.03, "theirs": seconds}])
         self.assertIs(result(0.036).is_best_form(), True)
         self.assertIs(result(0.037).is_best_form(), False)
-        self.assertIn("not its best form", "".join(bench_result.gpu_lines(result(0.037))))
+        self.assertIn("not its best form", "".join(bench_result.row_lines(result(0.037))))
 
     def test_other_losses_are_told(self):
         r = bench_result.Result("row", "bfloat16", losses=[10.8, 9.0], their_losses=[10.8, 7.9])
@@ -367,46 +303,26 @@ class DecodeRows(unittest.TestCase):
 
     def measured(self, own, peer):
         """By processes that run this code."""
-        self.asked = asked = []
-
-        class Watched(bench_process.Process):
-            """Keeps what it is asked, and whether all others are stopped then."""
-            def wait_until_ready(self):
-                asked.append(("start", runner.turns.is_taken))
-                super().wait_until_ready()
-
-            def ask(self, text):
-                asked.append((text, runner.turns.is_taken))
-                return super().ask(text)
         with tempfile.TemporaryDirectory() as directory:
             runner = bench.Bench(directory)
             options = argparse.Namespace(precision="bfloat16", seconds=0.5, rounds=2)
             subject = bench_decode_rows.Subject(runner, next(bench_rows.decode_rows()), options, 64, 1024)
             subject.own, subject.peer = ([sys.executable, "-c", code] for code in (own, peer))
-            with unittest.mock.patch.object(bench_turns, "Process", Watched):
-                subject.run()
-            self.assertEqual(runner.turns.parties, [runner.party])
+            subject.run()
         return subject.found
 
-    def test_both_sides_prepare_beside_others_and_take_time_alone(self):
-        turn = "".join(f"print('\"{word}\"', flush=True); assert input() == '{answer}'\n"
-                       for word, answer in (("turn", "take time"), ("done", "go on")))
-        found = self.measured(turn + f"print({json.dumps(self.OWN)!r})",
-                              2 * turn + f"print({json.dumps(self.PEER)!r})")
+    def test_both_sides_are_measured(self):
+        found = self.measured(f"print({json.dumps(self.OWN)!r})", f"print({json.dumps(self.PEER)!r})")
         self.assertEqual((found["own"]["token_seconds"], found["peer"]["form"]), (1e-3, "compiled"))
-        start, turn = [("start", False)], [("take time", True), ("go on", False)]
-        self.assertEqual(self.asked, 2 * (start + turn + start + 2 * turn))
 
-    def test_our_program_has_turns(self):
+    def test_our_program_answers(self):
         with tempfile.TemporaryDirectory() as directory:
             os.symlink(os.path.join(BUILD, "bin"), os.path.join(directory, "bin"))
             row = bench_rows.Row("tiny", "smoke", "mla", {"TASK": "copy", "COPY_VOCAB": 64}, {})
             options = argparse.Namespace(precision="float32", seconds=0.001, rounds=1)
             subject = bench_decode_rows.Subject(bench.Bench(directory), row, options, 2, 16)
-            with unittest.mock.patch.object(subject, "alone", wraps=subject.alone) as alone:
-                subject.run()
+            subject.run()
         self.assertEqual(subject.found["own"].get("context"), 16, subject.found)
-        self.assertEqual(alone.call_count, 2)   # the prompt, then tokens with the speed of reading
 
     def test_an_answer_that_breaks_off_is_none(self):
         broken = "import sys; print('{\"contexts\": ', end='', flush=True); sys.exit('MemoryError: full')"
@@ -441,121 +357,34 @@ class Scaling(unittest.TestCase):
 
     def test_other_points_stay(self):
         with tempfile.TemporaryDirectory() as directory:
-            path = bench_scaling.path_without_end(directory, "cpu")
+            path = bench_scaling.results_path(directory, "cpu")
             os.makedirs(os.path.dirname(path))
 
             def save(machine, seconds, *place):
                 bench_scaling.save(path, {"machine": machine}, bench_scaling.Point(*place, seconds, 1))
-                return bench_scaling.read(path + ".json")[1]
+                return bench_scaling.read(path)[1]
             for seconds, place in enumerate([("length", "dot", 512), ("layers", "dot", 1), ("length", "dot", 256),
                                              ("length", "mla", 256), ("length", "dot", 512)], 1):
                 points = save("a", seconds, *place)
-            length = next(f for f in bench_scaling.figures(512) if f.name == "length")
-            _, own = bench_scaling.measured_part(length, points)
             self.assertEqual(sorted(p.seconds for p in points), [2, 3, 4, 5])
-            self.assertEqual([p.seconds for p in own if p.series == "dot"], [3, 5])
             # Another machine's figure starts over.
             self.assertEqual(sorted(p.seconds for p in save("b", 6, "length", "dot", 1024)), [2, 6])
 
     def test_each_point_is_kept_before_the_next_comes(self):
         kept, figure = [], next(f for f in bench_scaling.figures(512) if f.name == "length")
 
-        def finished(places):
-            for place in places:
-                place.point = bench_scaling.Point("length", place.series, place.x, 1, 1)
-                yield place, None
-                self.assertEqual(kept[-1], place.point)
-        runner = unittest.mock.Mock(turns=unittest.mock.Mock(finished=finished))
-        with contextlib.redirect_stdout(io.StringIO()):
-            found = bench_scaling.measure(runner, figure, "float32", kept.append)
-        self.assertEqual(len(found), len(figure.series) * len(figure.places))
-
-
-class ScalingDrawn(unittest.TestCase):
-    """Plots of numbers that were measured elsewhere."""
-    POINTS = [bench_scaling.Point(figure, series, x, x / 1e6, x << 20) for figure, series, x in (
-        ("length", "dot", 512), ("length", "dot", 2048), ("length", "mla", 512), ("width", "w2", 256),
-        ("length", "dot", 777), ("length", "another", 512))]
-
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.build, self.scripts = directory.name, {}
-        os.makedirs(os.path.join(self.build, "bench"))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.addCleanup(signal.signal, number, signal.getsignal(number))
-
-    def measured_elsewhere(self):
-        about = {"date": "2026-11-17", "machine": "a GPU", "torch": None, "precision": "bfloat16"}
-        kconfig.write_text(os.path.join(self.build, "bench/scaling-cuda.json"),
-                           json.dumps(about | {"points": [vars(point) for point in self.POINTS]}))
-
-    def draw(self, *more):
-        with unittest.mock.patch.object(bench, "Bench", side_effect=AssertionError("it measures")), \
+        def measured(runner, figure, series, x, precision):
+            if (series, x) == ("mla", 512):
+                raise bench_process.Lost("no memory")
+            self.assertEqual(len(kept), runner.started)
+            runner.started += 1
+            return bench_scaling.Point("length", series, x, 1, 1)
+        with unittest.mock.patch.object(bench_scaling, "measure_point", measured), \
                 contextlib.redirect_stdout(io.StringIO()) as out:
-            self.assertEqual(bench_scaling.main(["--draw", "--backend", "cuda", "--build", self.build, *more]), 0)
-        return out.getvalue()
-
-    def keep_script(self, script, name):
-        self.scripts[name] = script
-        return "<svg></svg>"
-
-    def draw_without_gnuplot(self, *more):
-        with unittest.mock.patch.multiple(bench_scaling.gnuplot, is_there=lambda: True, run_gnuplot=self.keep_script):
-            return self.draw(*more)
-
-    def plots(self):
-        return sorted(name for name in os.listdir(os.path.join(self.build, "bench")) if name.endswith(".svg"))
-
-    def test_figures_that_have_points(self):
-        self.measured_elsewhere()
-        text = self.draw_without_gnuplot()
-        self.assertIn("2026-11-17, a GPU, bfloat16\n", text)
-        self.assertIn("2048         2.05 ms  2048.0", text)
-        self.assertIn("4 layers, heads of 64", text)
-        self.assertNotIn("One attention layer", text)
-        self.assertEqual(self.plots(), [f"scaling-cuda-{figure}-{key}.svg" for figure in ("length", "width")
-                                        for key in ("bytes", "seconds")])
-
-    def test_places_without_points_and_points_of_no_place_are_left_out(self):
-        self.measured_elsewhere()
-        self.assertNotRegex(self.draw_without_gnuplot(), "(?m)^ +(1024|777) ")
-        self.assertIn("set xtics (512, 2048)\n", self.scripts["length-seconds"])
-        self.assertNotIn("777", self.scripts["length-seconds"])
-
-    def test_only_what_is_asked_for(self):
-        self.measured_elsewhere()
-        self.assertNotIn("2048", self.draw_without_gnuplot("--figures", "length", "--longest", "1024"))
-        self.assertEqual(list(self.scripts), ["length-seconds", "length-bytes"])
-        self.assertNotIn("2048", self.scripts["length-seconds"])
-
-    @unittest.skipUnless(bench_scaling.gnuplot.is_there(), "gnuplot is not installed")
-    def test_gnuplot_draws_it(self):
-        self.measured_elsewhere()
-        self.draw()
-        with open(os.path.join(self.build, "bench/scaling-cuda-length-seconds.svg"), encoding="utf-8") as file:
-            self.assertRegex(file.read(), "(?s)<svg.*2048.*</svg>")
-
-    def test_make_builds_no_program_for_it(self):
-        for more, is_built in ((), True), (("DRAW=y",), False):
-            done = as_user.make("-n", f"O={self.build}", "NVCC=", "bench-scaling", "BACKEND=cuda", *more)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual("bin/bench_model" in done.stdout, is_built)
-            self.assertEqual(" --draw\n" in done.stdout, not is_built)
-
-    def test_nothing_to_draw(self):
-        with self.assertRaisesRegex(SystemExit, "there is no .*bench/scaling-cuda.json"):
-            self.draw_without_gnuplot()
-        self.measured_elsewhere()
-        with self.assertRaisesRegex(SystemExit, "scaling-cuda.json has no points of layers, batch"):
-            self.draw_without_gnuplot("--figures", "layers,batch")
-
-    def test_nothing_to_draw_with(self):
-        self.measured_elsewhere()
-        with unittest.mock.patch.object(bench_scaling.gnuplot, "is_there", lambda: False), \
-                self.assertRaisesRegex(SystemExit, "gnuplot is not installed"):
-            self.draw()
-        self.assertEqual(self.plots(), [])
+            found = bench_scaling.measure(unittest.mock.Mock(started=0), figure, "float32", kept.append)
+        self.assertEqual(len(found), len(figure.series) * len(figure.places) - 1)
+        self.assertEqual(found, kept)
+        self.assertIn("length, mla, T 512: no memory", out.getvalue())
 
 
 class Process(unittest.TestCase):
@@ -596,27 +425,11 @@ class Process(unittest.TestCase):
         process.end()
         self.assertEqual(process.child.returncode, 0)
 
-    def test_decoding_takes_time_in_turns(self):
-        command = "--decode", "8,16", "2", "0.001"
-        process = self.start(self.config, *command, "--turns")
-        self.assertEqual(process.about, "turn")
-        for answer in 3 * ("turn",):    # of each context the prompt, then tokens
-            self.assertEqual((process.ask("take time"), process.ask("go on")), ("done", answer))
-        process.ask("a line may be long" * 1000)
-        answer = process.ask("go on")
+    def test_decoding(self):
+        process = self.start(self.config, "--decode", "8,16", "2", "0.001")
         process.end()
         self.assertEqual(process.child.returncode, 0)
-        at_once = self.start(self.config, *command)
-        at_once.end()
-        self.assertEqual([list(context) for context in answer["contexts"]],
-                         [list(context) for context in at_once.about["contexts"]])
-        self.assertEqual(answer["record"], at_once.about["record"])
-
-    def test_decoding_ends_if_nobody_answers(self):
-        process = self.start(self.config, "--decode", "8", "1", "0.001", "--turns")
-        process.end()
-        self.assertEqual(process.child.returncode, 1)
-        self.assertEqual(bench_process.last_line(process.log), 'bench_model: there is no answer to "turn"')
+        self.assertEqual([context["context"] for context in process.about["contexts"]], [8, 16])
 
     def test_broken_configuration_is_told(self):
         kconfig.write_text(self.config, "CONFIG_THREADS=1\n")

@@ -9,13 +9,13 @@ before it could measure.
 import argparse
 import json
 import math
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
 
+from tools.bench.study import Study
 from tools.terminal import terminal
 
 DEFCONFIG = "gpt2-ra-mla-full"
@@ -29,31 +29,16 @@ def words_of(text):
 
 class Step:
     def __init__(self, directory, options):
-        self.plan = directory / "plan"
-        self.words = ["make", "-s", f"O={options.build}", f"PLAN={self.plan}", f"RUNS={directory}/runs",
-                      f"KCONFIG_CONFIG={directory}/config"]
-        self.make(f"defconfig-{options.defconfig}")
-        self.make("set", f"CONFIG_BACKEND={options.backend}")
-        self.make("set", 'CONFIG_PLAN="single"', *words_of(options.set))
-        self.make("steps")
-        self.program = next(self.plan.glob("*/kablate"))
-
-    def make(self, *words):
-        done = subprocess.run([*self.words, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              env={**os.environ, "MAKEFLAGS": variables()}, check=False)
-        if done.returncode:
-            sys.exit(f"make {' '.join(words)} failed:\n{done.stdout[-3000:]}")
+        study = Study(directory, options.build, DEFCONFIG, f"CONFIG_BACKEND={options.backend}")
+        study.make("set", 'CONFIG_PLAN="single"', *words_of(options.set))
+        study.make("steps")
+        self.program = next(study.plan.glob("*/kablate"))
 
     def tokens(self):
         """Of a whole run."""
         numbers = dict(line.removeprefix("CONFIG_").split("=", 1)
                        for line in (self.program.parent / "config").read_text().splitlines() if "=" in line)
         return math.prod(int(numbers[name]) for name in TRAINED)
-
-
-def variables():
-    """Those given to the make around this, without its flags."""
-    return "".join(os.environ.get("MAKEFLAGS", "").partition(" -- ")[1:])
 
 
 def measure(step, count):
@@ -83,7 +68,6 @@ def main(argv):
                                      epilog="example: python3 -m tools.bench.bench_worker --counts 1,8")
     parser.add_argument("--build", default="build", metavar="DIR")
     parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--defconfig", default=DEFCONFIG, metavar="NAME", help=f"default: {DEFCONFIG}")
     parser.add_argument("--set", default="", metavar="A=B,..", help="further symbols, separated by commas")
     parser.add_argument("--counts", default="1,8,64,256", metavar="N,N..", help="seeds (default: 1,8,64,256)")
     options = parser.parse_args(argv)

@@ -9,13 +9,11 @@
 
 #define BENCH_VOCAB 50304 /* tokens are below it */
 #define BENCH_TOKENS 1024
-#define BENCH_FEW 8 /* of 3072 channels: 96 KiB a tensor */
 
 struct bench {
 	enum op_id op;
 	const char *label;
 	void (*build)(struct graph *g, int64_t T);
-	bool streams; /* works token by token, so a few tokens can be measured in cache, too */
 };
 
 extern const struct bench benches[];

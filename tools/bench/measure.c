@@ -75,31 +75,6 @@ static void measure_step(const struct machine *m, const struct bench *bench, str
 	results->list[results->n++] = r;
 }
 
-/* The same step of a program of few tokens: completes the result of that pass. */
-static void measure_cached(const struct machine *m, const struct bench *bench, struct program *p,
-			   int index, struct results *results)
-{
-	enum { CALLS = 64 }; /* between two looks at the clock: a call takes microseconds */
-	const struct program_step step = program_step(p, index);
-	struct result few = { .bench = bench, .pass = step.pass };
-	struct times own = { .n = 0 };
-	const double start = omp_get_wtime();
-
-	omp_set_num_threads(1);
-	while (times_want_more(&own, start)) {
-		const double begin = omp_get_wtime();
-
-		for (int i = 0; i < CALLS; i++)
-			program_run_step(p, index);
-		times_add(&own, (omp_get_wtime() - begin) / CALLS);
-	}
-	omp_set_num_threads(m->threads);
-	add_cost(step.node, &few);
-	for (int i = 0; i < results->n; i++)
-		if (results->list[i].pass == step.pass)
-			results->list[i].cached = few.bytes / times_quantile(&own, 0);
-}
-
 /* ------------------------------------------------------------------ running */
 
 /* Numbers on the host for any tensor: reals in [-1/2, 1/2), tokens below V. */
@@ -156,12 +131,9 @@ static enum status fill_tensors(struct program *p, const struct graph *g,
 	return OK;
 }
 
-typedef void measure_fn(const struct machine *m, const struct bench *bench, struct program *p,
-			int index, struct results *results);
-
 static enum status run_graph(const struct machine *m, const struct bench *bench,
 			     const struct graph *g, const struct backend *backend,
-			     measure_fn *measure, struct results *results, struct error *err)
+			     struct results *results, struct error *err)
 {
 	const struct graph_output *output = &g->outputs[0];
 	/* nothing is remade: an op has the two passes that are measured */
@@ -179,7 +151,7 @@ static enum status run_graph(const struct machine *m, const struct bench *bench,
 		const struct node *node = program_step(p, i).node;
 
 		if (node && node->id == bench->op)
-			measure(m, bench, p, i, results);
+			measure_step(m, bench, p, i, results);
 	}
 	status = OK;
 destroy_program:
@@ -187,40 +159,29 @@ destroy_program:
 	return status;
 }
 
-static enum status run_tokens(const struct machine *m, const struct bench *bench, int64_t tokens,
-			      const struct backend *backend, measure_fn *measure,
-			      struct results *results, struct error *err)
+enum status measure_bench(const struct machine *m, const struct bench *bench,
+			  const struct backend *backend, struct results *results, struct error *err)
 {
 	const bool continues = bench->op == OP_cache || bench->op == OP_recent_tokens;
 	struct params *params = NULL, *state = NULL;
 	struct graph *g = NULL;
 	enum status status = FAIL;
 
+	*results = (struct results){ .n = 0 };
 	if (params_create(&params, F32, err) != OK || params_create(&state, F32, err) != OK ||
 	    graph_create(&g, params, !continues, err) != OK)
 		goto free_graph;
 	if (continues)
-		graph_continue(g, state, tokens);
-	bench->build(g, tokens);
+		graph_continue(g, state, BENCH_TOKENS);
+	bench->build(g, BENCH_TOKENS);
 	if (graph_finish(g, err) == OK && params_allocate(params, backend, true, err) == OK &&
 	    params_allocate(state, backend, false, err) == OK)
-		status = run_graph(m, bench, g, backend, measure, results, err);
+		status = run_graph(m, bench, g, backend, results, err);
 free_graph:
 	graph_destroy(g);
 	params_destroy(state);
 	params_destroy(params);
 	return status;
-}
-
-enum status measure_bench(const struct machine *m, const struct bench *bench,
-			  const struct backend *backend, struct results *results, struct error *err)
-{
-	*results = (struct results){ .n = 0 };
-	if (run_tokens(m, bench, BENCH_TOKENS, backend, measure_step, results, err) != OK)
-		return FAIL;
-	if (!bench->streams)
-		return OK;
-	return run_tokens(m, bench, BENCH_FEW, backend, measure_cached, results, err);
 }
 
 /* ------------------------------------------------------------------ ceilings */
@@ -231,9 +192,4 @@ double result_bound(const struct result *r, const struct machine *m, bool *by_fl
 
 	*by_flops = compute > memory;
 	return compute > memory ? compute : memory;
-}
-
-double result_cached_part(const struct result *r, const struct machine *m)
-{
-	return r->cached * m->threads / m->bytes;
 }

@@ -15,8 +15,7 @@ struct result {
 	double median;	  /* seconds */
 	double low, high; /* a quarter of the measurements lies below, a quarter above */
 	double flops, bytes;
-	double plain;  /* linear: median seconds of the bare products; else 0 */
-	double cached; /* bytes per second of one thread in its cache; 0: not measured */
+	double plain; /* linear: median seconds of the bare products; else 0 */
 };
 
 #define MAX_RESULTS 2 /* a forward and a backward pass */
@@ -32,8 +31,5 @@ enum status measure_bench(const struct machine *m, const struct bench *bench,
 
 /* The least seconds the pass could take on this machine, and what bounds it. */
 double result_bound(const struct result *r, const struct machine *m, bool *by_flops);
-
-/* The share of the memory's ceiling if every thread kept the pace of one in its cache. */
-double result_cached_part(const struct result *r, const struct machine *m);
 
 #endif

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Where the time of an iteration goes: by op and pass, from the instructions of the program.
 
-    op_profile.py --build DIR [--rows PATTERN,...] [--precision NAME] [--backend cuda] [--passes N]
+    op_profile.py --build DIR [--rows PATTERN,...] [--precision NAME] [--backend cuda]
 
-The rows are those of bench.py, of both backends.  Every instruction runs alone, N times, and its least time counts.
+The rows are those of bench.py, of both backends.  Every instruction runs alone, five times, and its least time counts.
 On a GPU each runs eight times in a row and is waited for once; one that is
 shorter than its launch, some microseconds, takes as long as that.  A whole iteration, the least of three, has the
 batch and the update besides.
@@ -13,10 +13,11 @@ import collections
 import sys
 
 from tools.bench import bench, bench_rows
-from tools.bench.bench_turns import end_on_signals
+from tools.bench.bench_process import end_on_signals
 from tools.plan import kconfig
 
 WARM_UP = 2
+PASSES = 5
 ITERATIONS = 3
 
 
@@ -38,12 +39,12 @@ def lines(groups, iteration):
     yield f"  {'an iteration':37} {iteration * 1e3:11.3f}"
 
 
-def profile(runner, row, precision, passes):
+def profile(runner, row, precision):
     symbols = row.set | ({"PRECISION": precision} if precision != "float32" else {})
     ours = runner.start_ours(runner.configure(f"profile-{row.name}", row.start, row.fragments, symbols))
     ours.ask(WARM_UP)
     iteration = min(ours.ask(ITERATIONS))
-    groups = by_op(ours.ask(f"profile {passes}"))
+    groups = by_op(ours.ask(f"profile {PASSES}"))
     ours.end()
     print(f"{row.name} ({precision}, {runner.backend}, {ours.about['threads']} threads)")
     print(f"  {'op':20} {'pass':10} {'times':>5} {'ms':>11} {'share':>7}")
@@ -57,7 +58,6 @@ def main(argv):
     parser.add_argument("--rows", default="laptop-step3", metavar="PATTERN,...")
     parser.add_argument("--precision", default="float32", choices=bench_rows.PRECISIONS)
     parser.add_argument("--backend", default="cpu", choices=bench_rows.BACKENDS)
-    parser.add_argument("--passes", type=int, default=5)
     args = parser.parse_args(argv)
     end_on_signals("profile")
     runner = bench.Bench(args.build, backend=args.backend)
@@ -65,7 +65,7 @@ def main(argv):
     try:
         for row in bench_rows.chosen(args.rows, list(rows.values())):
             if not row.whole:
-                profile(runner, row, args.precision, args.passes)
+                profile(runner, row, args.precision)
     except (kconfig.Unfit, bench.Lost) as problem:
         print(f"profile: {problem}", file=sys.stderr)
         return 1

@@ -18,14 +18,11 @@ static const char HELP[] =
 	"Usage: data prepare --out DIR [options] INPUT...\n"
 	"       data vocabulary --size N --out FILE [options] INPUT...\n"
 	"       data check [--size N] PATTERN\n"
-	"       data encode [--tokenizer T] <TEXT >IDS\n"
-	"       data decode [--tokenizer T] <IDS >TEXT\n"
 	"\n"
 	"prepare     turn text into token shards DIR/train-*.bin and DIR/valid-*.bin, with\n"
 	"            DIR/data.json, which describes them\n"
 	"vocabulary  make a byte-pair vocabulary from text, a file like GPT-2's vocab.bpe\n"
 	"check       read token files (ours, llm.c's, nanoGPT's) and say whether they are sound\n"
-	"encode      text to raw 16-bit ids;  decode: the way back\n"
 	"\n"
 	"INPUT is a text file (one document), a .jsonl file (a document for each line, its field\n"
 	"\"text\"), a directory of such files, or - for JSON lines from standard input.\n"
@@ -289,7 +286,7 @@ static enum status run_vocabulary(const struct options *o, struct error *err)
 	return status;
 }
 
-/* ---------------------------------------------------------------- check, encode, decode */
+/* ---------------------------------------------------------------- check */
 
 static enum status run_check(const struct options *o, struct error *err)
 {
@@ -306,106 +303,13 @@ static enum status run_check(const struct options *o, struct error *err)
 	return OK;
 }
 
-/* All of standard input; the caller frees it. */
-static enum status read_all(uint8_t **data, size_t *size, struct error *err)
-{
-	size_t room = 1 << 20, n;
-	uint8_t *more;
-
-	*size = 0;
-	*data = malloc(room);
-	while (*data && (n = fread(*data + *size, 1, room - *size, stdin)) > 0) {
-		*size += n;
-		if (*size < room)
-			continue;
-		room *= 2;
-		more = realloc(*data, room);
-		if (!more)
-			free(*data);
-		*data = more;
-	}
-	if (!*data)
-		return fail_memory(err, "standard input", room);
-	if (ferror(stdin))
-		return fail_errno(err, "cannot read standard input");
-	return OK;
-}
-
-static enum status put_all(const void *data, size_t size, struct error *err)
-{
-	if (fwrite(data, 1, size, stdout) != size || fflush(stdout))
-		return fail_errno(err, "cannot write");
-	return OK;
-}
-
-static enum status encode_all(const struct tokenizer *t, const uint8_t *text, size_t size,
-			      struct error *err)
-{
-	struct ids ids = { 0 };
-	enum status status = FAIL;
-	struct encoder *e;
-
-	if (encoder_new(t, &e, err))
-		return FAIL;
-	if (!encode(e, text, size, &ids, err))
-		status = put_all(ids.id, ids.count * sizeof(*ids.id), err);
-	encoder_free(e);
-	ids_free(&ids);
-	return status;
-}
-
-static enum status decode_all(const struct tokenizer *t, const uint8_t *data, size_t size,
-			      struct error *err)
-{
-	enum status status;
-	uint8_t *text;
-
-	if (size % 2)
-		return fail(err, "%zu bytes are not a whole number of 16-bit ids", size);
-	if (decode(t, (const uint16_t *)data, size / 2, &text, &size, err))
-		return FAIL;
-	status = put_all(text, size, err);
-	free(text);
-	return status;
-}
-
-typedef enum status convert_fn(const struct tokenizer *t, const uint8_t *data, size_t size,
-			       struct error *err);
-
-static enum status run_convert(const struct options *o, convert_fn *convert, struct error *err)
-{
-	enum status status = FAIL;
-	uint8_t *data = NULL;
-	struct tokenizer *t;
-	size_t size;
-
-	if (o->inputs)
-		return fail(err, "reads standard input; see data --help");
-	if (tokenizer_open(o->tokenizer, &t, err))
-		return FAIL;
-	if (!read_all(&data, &size, err))
-		status = convert(t, data, size, err);
-	free(data);
-	tokenizer_close(t);
-	return status;
-}
-
-static enum status run_encode(const struct options *o, struct error *err)
-{
-	return run_convert(o, encode_all, err);
-}
-
-static enum status run_decode(const struct options *o, struct error *err)
-{
-	return run_convert(o, decode_all, err);
-}
-
 static const struct command {
 	const char *name;
 	enum status (*run)(const struct options *o, struct error *err);
 } COMMANDS[] = {
-	{ "prepare", run_prepare }, { "vocabulary", run_vocabulary }, { "check", run_check },
-	{ "encode", run_encode },   { "decode", run_decode },
+	{ "prepare", run_prepare },
+	{ "vocabulary", run_vocabulary },
+	{ "check", run_check },
 };
 
 static enum status run_command(int argc, char **argv, struct error *err)
@@ -422,8 +326,7 @@ static enum status run_command(int argc, char **argv, struct error *err)
 			return FAIL;
 		return COMMANDS[i].run(&o, err);
 	}
-	return fail(err, "a command is needed: prepare, vocabulary, check, encode or decode; "
-			 "see data --help");
+	return fail(err, "a command is needed: prepare, vocabulary or check; see data --help");
 }
 
 int main(int argc, char **argv)

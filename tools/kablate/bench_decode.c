@@ -121,27 +121,7 @@ struct bench {
 	const struct bench_decode_options *o;
 	struct machine machine;
 	int32_t *tokens; /* a piece: zeros */
-	FILE *out;
 };
-
-/*
- * Says where the measurement is, and waits for a line.  A device works in its turns alone: who is
- * stopped at another time has issued nothing that still runs.
- */
-static enum status tell(const struct bench *b, const char *word, struct error *err)
-{
-	int letter;
-
-	if (!b->o->turns)
-		return OK;
-	fprintf(b->out, "\"%s\"\n", word);
-	if (fflush(b->out) != 0)
-		return fail_errno(err, "cannot write \"%s\"", word);
-	do
-		letter = fgetc(b->o->turns);
-	while (letter != '\n' && letter != EOF);
-	return letter == EOF ? fail(err, "there is no answer to \"%s\"", word) : OK;
-}
 
 static enum status open_decoder(const struct bench *b, int64_t capacity, struct decoder **d,
 				struct error *err)
@@ -199,8 +179,7 @@ static enum status time_steps(struct bench *b, struct decoder *d, struct figures
 static enum status measure_steps(struct bench *b, struct decoder *d, struct figures *f,
 				 struct error *err)
 {
-	if (tell(b, "turn", err) != OK || warm_up(b, d, f->context - 1, 1, err) != OK ||
-	    time_steps(b, d, f, err) != OK || tell(b, "done", err) != OK)
+	if (warm_up(b, d, f->context - 1, 1, err) != OK || time_steps(b, d, f, err) != OK)
 		return FAIL;
 	return decoder_cost(d, 1, &f->step, err);
 }
@@ -223,9 +202,8 @@ static enum status time_pieces(struct bench *b, struct decoder *fresh, struct de
 static enum status measure_pieces(struct bench *b, struct decoder *fresh, struct decoder *d,
 				  int64_t n, struct figures *f, struct error *err)
 {
-	if (tell(b, "turn", err) != OK || warm_up(b, fresh, 0, n, err) != OK ||
-	    warm_up(b, d, f->context - n, n, err) != OK ||
-	    time_pieces(b, fresh, d, n, f, err) != OK || tell(b, "done", err) != OK ||
+	if (warm_up(b, fresh, 0, n, err) != OK || warm_up(b, d, f->context - n, n, err) != OK ||
+	    time_pieces(b, fresh, d, n, f, err) != OK ||
 	    decoder_cost(fresh, n, &f->first, err) != OK)
 		return FAIL;
 	return decoder_cost(d, n, &f->last, err);
@@ -292,12 +270,12 @@ static void print_figures(const struct figures *f, const struct machine *m, cons
 		(double)m->bytes / m->read_seconds, products);
 }
 
-static enum status measure_contexts(struct bench *b, FILE *answer, struct error *err)
+static enum status measure_contexts(struct bench *b, FILE *out, struct error *err)
 {
 	const char *rest = b->o->contexts, *comma = "";
 	int64_t context;
 
-	fprintf(answer, "{\"record\": %s, \"batch\": %lld, \"contexts\": [", b->o->record,
+	fprintf(out, "{\"record\": %s, \"batch\": %lld, \"contexts\": [", b->o->record,
 		(long long)b->o->batch);
 	while (rest[0]) {
 		struct figures f;
@@ -305,30 +283,11 @@ static enum status measure_contexts(struct bench *b, FILE *answer, struct error 
 		if (next_length(&rest, &context, err) != OK ||
 		    measure_context(b, context, &f, err) != OK)
 			return FAIL;
-		print_figures(&f, &b->machine, comma, answer);
+		print_figures(&f, &b->machine, comma, out);
 		comma = ", ";
 	}
-	fprintf(answer, "]}\n");
+	fprintf(out, "]}\n");
 	return OK;
-}
-
-/* The answer is one line, without those of turns in between. */
-static enum status run(struct bench *b, struct error *err)
-{
-	char *text = NULL;
-	size_t size = 0;
-	FILE *answer = open_memstream(&text, &size);
-	enum status status;
-
-	if (!answer)
-		return fail_memory(err, "answer", 0);
-	status = measure_contexts(b, answer, err);
-	if (fclose(answer) != 0 && status == OK)
-		status = fail_memory(err, "answer", size);
-	if (status == OK)
-		fputs(text, b->out);
-	free(text);
-	return status;
 }
 
 static enum status longest_context(const char *contexts, int64_t *longest, struct error *err)
@@ -367,7 +326,6 @@ enum status bench_decode(struct run_setup *setup, const struct bench_decode_opti
 	struct bench b = {
 		.setup = setup,
 		.o = o,
-		.out = out,
 		.machine = { .bytes = has_memory ? DEVICE_READ_BYTES : READ_BYTES,
 			     .has_memory = has_memory,
 			     .read_seconds = INFINITY,
@@ -380,7 +338,7 @@ enum status bench_decode(struct run_setup *setup, const struct bench_decode_opti
 	if (!b.machine.array || !b.tokens)
 		fail_memory(err, "measurement", b.machine.bytes);
 	else if (make_room(setup, o, err) == OK && run_setup_draw(setup, err) == OK)
-		status = run(&b, err);
+		status = measure_contexts(&b, out, err);
 	setup->backend.release(&setup->backend, b.machine.array);
 	free(b.tokens);
 	return status;

@@ -14,14 +14,9 @@ struct bench_decode_options {
 	int64_t batch;
 	double seconds;	    /* seconds to spend on each number */
 	const char *record; /* what is measured, and where, as JSON */
-	FILE *turns;	    /* NULL: time is taken without asking */
 };
 
-/*
- * The weights are drawn, not trained: no number depends on them.  With turns, others may have to
- * be stopped while time is taken: `out` gets the line "turn" before it, and "done" after it, and
- * each waits for a line from `turns`.  The answer is the last line.
- */
+/* The weights are drawn, not trained: no number depends on them. */
 enum status bench_decode(struct run_setup *setup, const struct bench_decode_options *o, FILE *out,
 			 struct error *err) MUST_CHECK;
 

@@ -40,28 +40,6 @@ static struct shape shape_of(const struct run_setup *setup)
 	};
 }
 
-/* The arena of one program; the copies that it wants are noted in the parameters. */
-static enum status measure_program(const struct run_setup *setup, struct params *params,
-				   const struct model_use *use,
-				   const struct program_options *options, size_t *bytes,
-				   int *losses, struct error *err)
-{
-	enum status status = FAIL;
-	struct token_io io;
-	struct graph *g;
-
-	if (graph_create(&g, params, options->train, err) != OK)
-		return FAIL;
-	model_build(setup->model, g, use->purpose, use->rows, use->length, &io);
-	if (graph_finish(g, err) == OK)
-		status = program_measure(g, &setup->backend, options, bytes, err);
-	*losses = 0;
-	for (int i = 0; i < g->n_outputs; i++)
-		*losses += g->outputs[i].is_loss;
-	graph_destroy(g);
-	return status;
-}
-
 static enum status measure_training(const struct run_setup *setup, const struct shape *shape,
 				    struct params *params, struct tally *t, struct error *err)
 {
@@ -72,7 +50,7 @@ static enum status measure_training(const struct run_setup *setup, const struct 
 
 	options.train = true;
 	options.no_recompute = !shape->recompute;
-	if (measure_program(setup, params, &use, &options, &bytes, &losses, err) != OK)
+	if (run_memory_program(setup, params, &use, &options, &bytes, &losses, err) != OK)
 		return FAIL;
 	for (int i = 0; i < params->n; i++)
 		layers = params->list[i].origin.layer >= layers ? params->list[i].origin.layer + 1
@@ -102,8 +80,8 @@ static enum status measure_evaluation(const struct run_setup *setup, const struc
 	int ignored;
 
 	options.train = false;
-	if (measure_program(setup, params, &rows, &options, &evaluation, &ignored, err) != OK ||
-	    measure_program(setup, params, &probe, &plain, &measurements, &ignored, err) != OK)
+	if (run_memory_program(setup, params, &rows, &options, &evaluation, &ignored, err) != OK ||
+	    run_memory_program(setup, params, &probe, &plain, &measurements, &ignored, err) != OK)
 		return FAIL;
 	tally_add(t, (double)evaluation);
 	tally_add(t, (double)measurements);
@@ -153,9 +131,9 @@ static enum status count_audits(const struct run_setup *setup, struct params *pa
 	*bytes = 0;
 	if (!a->oracle && !a->wiring && !a->causality && !a->one_batch && !a->training)
 		return OK;
-	if (measure_program(setup, params, &update, &train, &training, &ignored, err) != OK ||
-	    measure_program(setup, params, &scored, &train, &large, &ignored, err) != OK ||
-	    measure_program(setup, params, &logits, &plain, &evaluation, &ignored, err) != OK ||
+	if (run_memory_program(setup, params, &update, &train, &training, &ignored, err) != OK ||
+	    run_memory_program(setup, params, &scored, &train, &large, &ignored, err) != OK ||
+	    run_memory_program(setup, params, &logits, &plain, &evaluation, &ignored, err) != OK ||
 	    count_optimizer(setup, params, &t, err) != OK)
 		return FAIL;
 	count_weights(params, &t);

@@ -32,12 +32,6 @@ static void put_text(FILE *file, const char *kind, const char *text)
 	fprintf(file, "%s - - %.*s\n", kind, HASH_DIGITS, text[0] ? text : "-");
 }
 
-static void hash_symbol(void *context, const char *name, const char *value)
-{
-	sha256_add(context, name, strlen(name) + 1);
-	sha256_add(context, value, strlen(value) + 1);
-}
-
 /* Only the model reads this copy of the configuration: that shows which symbols are its own. */
 static enum status put_symbols(const struct run_setup *setup, FILE *file, struct error *err)
 {
@@ -53,8 +47,7 @@ static enum status put_symbols(const struct run_setup *setup, FILE *file, struct
 		config_free(c);
 		return FAIL;
 	}
-	sha256_init(&s);
-	config_visit_read(c, hash_symbol, &s);
+	run_setup_hash_symbols(c, &s);
 	put(file, "symbols", "-", "-", &s);
 	model_free(m);
 	config_free(c);

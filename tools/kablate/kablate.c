@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -45,7 +46,7 @@ struct arguments {
 	const char *lengths, *seeds, *identities;
 	struct session_options session;
 	struct generate_options generate;
-	bool json;
+	bool json, lines, records;
 };
 
 static const char usage[] =
@@ -58,8 +59,6 @@ static const char usage[] =
 	"    kablate describe [--json] [--context N]    parameters, work, memory, decode state\n"
 	"    kablate estimate                           seconds per trained token, as JSON\n"
 	"    kablate audit [--seed N]                   is the step what it claims? (no training)\n"
-	"    kablate graph [--json]                     the training graph, for dot or as JSON\n"
-	"    kablate memory                             every piece of the training arena\n"
 	"    kablate reference [--weights FILE]         the model as tools/reference names it, as JSON;\n"
 	"                                               only if the weights are whole and its own\n"
 	"    kablate fingerprint [--seed N]             what is trained, to compare with another step\n"
@@ -245,39 +244,6 @@ static int run_fingerprint(struct run_setup *setup, const struct arguments *a)
 	    fingerprint_take(setup, stdout, &err) != OK)
 		return complain(&err);
 	return 0;
-}
-
-static int show_graph(struct run_setup *setup, bool json, bool memory)
-{
-	const struct program_options options = { .train = true,
-						 .no_recompute = setup->train.program.no_recompute,
-						 .no_planner = setup->train.program.no_planner };
-	struct workload workload = run_workload(setup);
-	struct token_program training = { 0 };
-	struct error err;
-	int status = 0;
-
-	if (workload_open(&training, &workload, setup->params, setup->train.batch, &setup->backend,
-			  &options, &err) != OK)
-		status = complain(&err);
-	else if (memory)
-		program_list_memory(training.p, stdout);
-	else if (json)
-		graph_dump_json(training.g, stdout);
-	else
-		graph_dump_dot(training.g, stdout);
-	token_program_close(&training);
-	return status;
-}
-
-static int run_graph(struct run_setup *setup, const struct arguments *a)
-{
-	return show_graph(setup, a->json, false);
-}
-
-static int run_memory(struct run_setup *setup, const struct arguments *a)
-{
-	return show_graph(setup, a->json, true);
 }
 
 /* A file or a pipe gets what the model wrote. */
@@ -473,147 +439,92 @@ static bool take_name(const char *text)
 	return false;
 }
 
+/* What an option's value is, and where it goes. */
+static const struct argument {
+	const char *name;
+	enum { NUMBER, REAL, TEXT, NAME, FLAG } kind;
+	size_t at; /* in struct arguments: 64 bits, a double, a text, a text, a bool */
+} arguments[] = {
+#define ARGUMENT(name, kind, member)                           \
+	{                                                      \
+		name, kind, offsetof(struct arguments, member) \
+	}
+	ARGUMENT("seed", NUMBER, seed),
+	ARGUMENT("seeds", TEXT, seeds),
+	ARGUMENT("repeat", NUMBER, repeat),
+	ARGUMENT("runs", TEXT, session.runs),
+	ARGUMENT("experiment", NAME, session.names.experiment),
+	ARGUMENT("step", NAME, session.names.step),
+	ARGUMENT("baseline", NAME, session.names.baseline),
+	ARGUMENT("baseline-program", TEXT, session.baseline_program),
+	ARGUMENT("git", TEXT, session.names.git),
+	ARGUMENT("dirty", FLAG, session.names.git_dirty),
+	ARGUMENT("scale", TEXT, session.names.scale),
+	ARGUMENT("context", NUMBER, context),
+	ARGUMENT("json", FLAG, json),
+	ARGUMENT("lines", FLAG, lines),
+	ARGUMENT("records", FLAG, records),
+	ARGUMENT("identity", TEXT, identities),
+	ARGUMENT("any-environment", FLAG, session.any_environment),
+	ARGUMENT("keep-diverged", FLAG, session.keep_diverged),
+	ARGUMENT("times", FLAG, session.times),
+	ARGUMENT("journal-only", FLAG, session.journal_only),
+	ARGUMENT("weights", TEXT, generate.weights),
+	ARGUMENT("lengths", TEXT, lengths),
+	ARGUMENT("batch", NUMBER, batch),
+	ARGUMENT("seconds", REAL, seconds),
+	ARGUMENT("tokenizer", TEXT, generate.tokenizer),
+	ARGUMENT("prompt", TEXT, generate.prompt),
+	ARGUMENT("tokens", NUMBER, generate.tokens),
+	ARGUMENT("temperature", REAL, generate.temperature),
+	ARGUMENT("top-k", NUMBER, generate.top_k),
+#undef ARGUMENT
+};
+
+#define N_ARGUMENTS ((int)(sizeof(arguments) / sizeof(arguments[0])))
+
+/* False: the value is none of its kind. */
+static bool take_argument(const struct argument *x, char *value, struct arguments *a)
+{
+	void *to = (char *)a + x->at;
+
+	if (x->kind == REAL)
+		return parse_size(value, to);
+	if (x->kind == FLAG) {
+		*(bool *)to = true;
+		return true;
+	}
+	if (x->kind == NUMBER) { /* a signed one has the same bits: it is at most 2^53 */
+		if (parse_number(value, to))
+			return true;
+		fprintf(stderr, "kablate: '%s' is not a whole number\n", value);
+		return false;
+	}
+	*(const char **)to = value;
+	return x->kind == TEXT || take_name(value);
+}
+
 static bool parse_arguments(int argc, char **argv, struct arguments *a)
 {
-	static const struct option options[] = {
-		{ "seed", required_argument, NULL, 's' },
-		{ "seeds", required_argument, NULL, 'E' },
-		{ "repeat", required_argument, NULL, 'r' },
-		{ "runs", required_argument, NULL, 'd' },
-		{ "experiment", required_argument, NULL, 'e' },
-		{ "step", required_argument, NULL, 't' },
-		{ "baseline", required_argument, NULL, 'b' },
-		{ "baseline-program", required_argument, NULL, 'P' },
-		{ "git", required_argument, NULL, 'g' },
-		{ "dirty", no_argument, NULL, 'D' },
-		{ "scale", required_argument, NULL, 'S' },
-		{ "context", required_argument, NULL, 'c' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "lines", no_argument, NULL, 'l' },
-		{ "records", no_argument, NULL, 'R' },
-		{ "identity", required_argument, NULL, 'i' },
-		{ "any-environment", no_argument, NULL, 'a' },
-		{ "keep-diverged", no_argument, NULL, 'K' },
-		{ "times", no_argument, NULL, 'M' },
-		{ "journal-only", no_argument, NULL, 'J' },
-		{ "weights", required_argument, NULL, 'w' },
-		{ "lengths", required_argument, NULL, 'L' },
-		{ "batch", required_argument, NULL, 'B' },
-		{ "seconds", required_argument, NULL, 'u' },
-		{ "tokenizer", required_argument, NULL, 'T' },
-		{ "prompt", required_argument, NULL, 'p' },
-		{ "tokens", required_argument, NULL, 'n' },
-		{ "temperature", required_argument, NULL, 'x' },
-		{ "top-k", required_argument, NULL, 'k' },
-		{ NULL, 0, NULL, 0 },
-	};
-	uint64_t number = 0;
-	double real = 0;
+	struct option options[N_ARGUMENTS + 1] = { 0 };
 	int option;
 
-	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		if (strchr("srcnkB", option) && !parse_number(optarg, &number)) {
-			fprintf(stderr, "kablate: '%s' is not a whole number\n", optarg);
+	for (int i = 0; i < N_ARGUMENTS; i++)
+		options[i] =
+			(struct option){ arguments[i].name, arguments[i].kind != FLAG, NULL, i };
+	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
+		if (option == '?' || !take_argument(&arguments[option], optarg, a))
 			return false;
-		}
-		if ((strchr("xu", option) && !parse_size(optarg, &real)) ||
-		    (strchr("etb", option) && !take_name(optarg)))
-			return false;
-		switch (option) {
-		case 's':
-			a->seed = number;
-			break;
-		case 'r':
-			a->repeat = number;
-			break;
-		case 'c':
-			a->context = a->generate.context = (int64_t)number;
-			break;
-		case 'd':
-			a->session.runs = optarg;
-			break;
-		case 'e':
-			a->session.names.experiment = optarg;
-			break;
-		case 't':
-			a->session.names.step = optarg;
-			break;
-		case 'b':
-			a->session.names.baseline = optarg;
-			break;
-		case 'P':
-			a->session.baseline_program = optarg;
-			break;
-		case 'g':
-			a->session.names.git = optarg;
-			break;
-		case 'D':
-			a->session.names.git_dirty = true;
-			break;
-		case 'S':
-			a->session.names.scale = optarg;
-			break;
-		case 'j':
-			a->json = true;
-			break;
-		case 'l':
-			a->session.progress = PROGRESS_LINES;
-			break;
-		case 'R':
-			a->session.progress = PROGRESS_RECORDS;
-			break;
-		case 'i':
-			a->identities = optarg;
-			break;
-		case 'B':
-			a->batch = (int64_t)number;
-			break;
-		case 'L':
-			a->lengths = optarg;
-			break;
-		case 'a':
-			a->session.any_environment = true;
-			break;
-		case 'M':
-			a->session.times = true;
-			break;
-		case 'K':
-			a->session.keep_diverged = true;
-			break;
-		case 'E':
-			a->seeds = optarg;
-			a->seed = strtoull(optarg, NULL, 10); /* audits have the first one */
-			break;
-		case 'J':
-			a->session.journal_only = true;
-			break;
-		case 'w':
-			a->generate.weights = optarg;
-			break;
-		case 'T':
-			a->generate.tokenizer = optarg;
-			break;
-		case 'p':
-			a->generate.prompt = optarg;
-			break;
-		case 'n':
-			a->generate.tokens = (int64_t)number;
-			break;
-		case 'k':
-			a->generate.top_k = (int64_t)number;
-			break;
-		case 'x':
-			a->generate.temperature = real;
-			break;
-		case 'u':
-			a->seconds = real;
-			break;
-		default:
-			return false;
-		}
-	}
+	a->session.progress = a->records ? PROGRESS_RECORDS
+			      : a->lines ? PROGRESS_LINES
+					 : a->session.progress;
+	a->generate.context = a->context;
+	if (a->seeds)
+		a->seed = strtoull(a->seeds, NULL, 10); /* audits have the first one */
 	return optind == argc;
 }
+
+_Static_assert(N_ARGUMENTS < '?', "getopt_long() tells an unknown option from all others");
 
 static const struct command {
 	const char *name;
@@ -626,8 +537,6 @@ static const struct command {
 	{ "estimate", run_estimate, true },
 	{ "audit", run_audit, true },
 	{ "fingerprint", run_fingerprint, false },
-	{ "graph", run_graph, true },
-	{ "memory", run_memory, true },
 	{ "generate", run_generate, false },
 	{ "evaluate", run_evaluate, false },
 	{ "bench-decode", run_bench_decode, true },

@@ -5,29 +5,44 @@
 #include "core/backend/cpu/blas.h"
 #include "core/util/memory.h"
 
+enum status run_memory_program(const struct run_setup *setup, struct params *params,
+			       const struct model_use *use, const struct program_options *options,
+			       size_t *bytes, int *losses, struct error *err)
+{
+	enum status status = FAIL;
+	struct token_io io;
+	struct graph *g;
+
+	if (graph_create(&g, params, options->train, err) != OK)
+		return FAIL;
+	model_build(setup->model, g, use->purpose, use->rows, use->length, &io);
+	if (graph_finish(g, err) == OK)
+		status = program_measure(g, &setup->backend, options, bytes, err);
+	*losses = 0;
+	for (int i = 0; i < g->n_outputs; i++)
+		*losses += g->outputs[i].is_loss;
+	graph_destroy(g);
+	return status;
+}
+
 /* The arena of a graph that is only evaluated, and the numbers of the largest parameter. */
 static enum status measure_forward(const struct run_setup *setup, enum model_purpose purpose,
 				   int64_t rows, double *arena, double *largest, struct error *err)
 {
 	const struct program_options options = { .no_planner = setup->train.program.no_planner };
-	struct params *params = NULL;
-	struct graph *g = NULL;
-	struct token_io io;
-	size_t bytes = 0;
-	enum status status = FAIL;
+	const struct model_use use = { purpose, rows, setup->source.length, NULL, 0 };
+	struct params *params;
+	enum status status;
+	size_t bytes;
+	int ignored;
 
-	if (params_create(&params, precision_type(setup->precision), err) != OK ||
-	    graph_create(&g, params, false, err) != OK)
-		goto destroy;
-	model_build(setup->model, g, purpose, rows, setup->source.length, &io);
-	status = graph_finish(g, err);
+	if (params_create(&params, precision_type(setup->precision), err) != OK)
+		return FAIL;
+	status = run_memory_program(setup, params, &use, &options, &bytes, &ignored, err);
 	if (status == OK)
-		status = program_measure(g, &setup->backend, &options, &bytes, err);
-	*arena = (double)bytes;
+		*arena = (double)bytes;
 	for (int i = 0; status == OK && i < params->n; i++)
 		*largest = fmax(*largest, (double)params->list[i].count);
-destroy:
-	graph_destroy(g);
 	params_destroy(params);
 	return status;
 }

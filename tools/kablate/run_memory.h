@@ -4,8 +4,14 @@
 #ifndef TOOLS_KABLATE_RUN_MEMORY_H
 #define TOOLS_KABLATE_RUN_MEMORY_H
 
+#include "models/model_program.h"
 #include "tools/kablate/decoder_uses.h"
 #include "tools/kablate/run_setup.h"
+
+/* The arena of one program; the copies that it wants are noted in the parameters. */
+enum status run_memory_program(const struct run_setup *setup, struct params *params,
+			       const struct model_use *use, const struct program_options *options,
+			       size_t *bytes, int *losses, struct error *err) MUST_CHECK;
 
 /* In bytes. */
 struct run_memory {

@@ -150,10 +150,15 @@ enum status run_setup_reseed(struct run_setup *run, const struct run_setup *setu
 				   err);
 }
 
+void run_setup_hash_symbols(const struct config *c, struct sha256 *s)
+{
+	sha256_init(s);
+	config_visit_read(c, hash_symbol, s);
+}
+
 static void make_identity(struct run_setup *setup)
 {
-	sha256_init(&setup->symbols);
-	config_visit_read(setup->config, hash_symbol, &setup->symbols);
+	run_setup_hash_symbols(setup->config, &setup->symbols);
 	run_setup_identity(setup, setup->seed, setup->identity);
 }
 
@@ -324,14 +329,14 @@ enum status run_setup_open_config(struct run_setup *setup, struct config *c, uin
 
 /* -------------------------------------------------------------- preparation */
 
-/* Name every parameter once: the training graph has them all. */
-static enum status name_parameters(struct run_setup *setup, struct error *err)
+enum status run_setup_name_parameters(const struct run_setup *setup, struct params *params,
+				      struct error *err)
 {
 	enum status status;
 	struct token_io io;
 	struct graph *g;
 
-	if (graph_create(&g, setup->params, true, err) != OK)
+	if (graph_create(&g, params, true, err) != OK)
 		return FAIL;
 	model_build(setup->model, g, MODEL_TRAIN, 1, 1, &io);
 	status = graph_finish(g, err);
@@ -429,7 +434,7 @@ enum status run_setup_start(struct run_setup *setup, const uint64_t *seeds, run_
 {
 	enum status status = OK;
 
-	if (name_parameters(setup, err) != OK ||
+	if (run_setup_name_parameters(setup, setup->params, err) != OK ||
 	    params_allocate(setup->params, &setup->backend, true, err) != OK)
 		return FAIL;
 	for (int i = 0; i < backend_replicas(&setup->backend) && status == OK; i++) {
@@ -466,7 +471,7 @@ static void say(void *context, const char *text)
 
 enum status run_setup_draw(struct run_setup *setup, struct error *err)
 {
-	if (name_parameters(setup, err) != OK ||
+	if (run_setup_name_parameters(setup, setup->params, err) != OK ||
 	    params_allocate(setup->params, &setup->backend, false, err) != OK)
 		return FAIL;
 	return params_initialise(setup->params, setup->seed, err);

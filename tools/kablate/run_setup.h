@@ -72,6 +72,9 @@ enum status run_setup_open_model(struct run_setup *setup, struct error *err) MUS
 enum status run_setup_open_config(struct run_setup *setup, struct config *c, uint64_t seed,
 				  uint64_t repeat, struct error *err) MUST_CHECK;
 
+/* Of the symbols that were read so far, with their values. */
+void run_setup_hash_symbols(const struct config *c, struct sha256 *s);
+
 /* The identity that the run has with another seed: nothing else of it depends on the seed. */
 void run_setup_identity(const struct run_setup *setup, uint64_t seed, char hex[SHA256_HEX_SIZE]);
 
@@ -102,6 +105,10 @@ bool run_setup_is_divided(const struct run_setup *setup);
 
 /* Gets what is worth a warning. */
 typedef void (*run_setup_note)(void *context, const char *text);
+
+/* Names every parameter of the model: the training graph has them all. */
+enum status run_setup_name_parameters(const struct run_setup *setup, struct params *params,
+				      struct error *err) MUST_CHECK;
 
 /* Parameters with the starting values of these runs, one per replica of the backend. */
 enum status run_setup_start(struct run_setup *setup, const uint64_t *seeds, run_setup_note note,

@@ -19,7 +19,7 @@
 
 /* ---------------------------------------------------------------- directory */
 
-static enum status make_directory(const char *path, struct error *err)
+enum status make_directory(const char *path, struct error *err)
 {
 	if (mkdir(path, 0777) != 0 && errno != EEXIST)
 		return fail_errno(err, "cannot make the directory %s", path);

@@ -39,6 +39,9 @@ struct session {
 	struct error reason;	/* why, unless it is TRAIN_DONE */
 };
 
+/* It may be there already. */
+enum status make_directory(const char *path, struct error *err) MUST_CHECK;
+
 /* The run of this seed.  session_close() is due also after a failure. */
 enum status session_open(struct session *s, const struct run_setup *setup, uint64_t seed,
 			 const struct session_options *options, struct progress *progress,

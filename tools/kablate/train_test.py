@@ -746,7 +746,7 @@ class Surroundings(Limits):
         run = self.straight()
         weights = run.directory / "weights.safetensors"
         for words in ([run.binary, "describe"], [run.binary, "generate", "--weights", weights],
-                      [OUTPUT / "bin/results", "status", run.runs]):
+                      [OUTPUT / "bin/results", "verify", run.runs]):
             with open("/dev/full", "w") as full:
                 done = subprocess.run(words, cwd=TREE, stdout=full, stderr=subprocess.PIPE, text=True)
             self.assertEqual(done.returncode, 1)
@@ -757,7 +757,7 @@ class Surroundings(Limits):
         run = Run(program(TASK="text", DATA_TRAIN=nowhere, DATA_VALID=nowhere, MODEL_VOCAB=96,
                           EVAL_LENGTHS="4096"))
         self.assertIn(str(nowhere), run.train(expect=1))
-        for question in ("describe", "estimate", "audit", "memory"):  # of the model alone
+        for question in ("describe", "estimate", "audit"):  # of the model alone
             subprocess.run([run.binary, question], check=True, stdout=subprocess.DEVNULL)
         subprocess.run([run.binary, "bench-decode", "--lengths", "32", "--seconds", "0.01"],
                        check=True, stdout=subprocess.DEVNULL)

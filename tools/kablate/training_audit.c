@@ -325,26 +325,12 @@ static enum status audit_initial(const struct auditor *a, struct error *err)
 
 /* ---------------------------------------------------------------------- all */
 
-static enum status name_parameters(const struct auditor *a, struct error *err)
-{
-	enum status status;
-	struct token_io io;
-	struct graph *g;
-
-	if (graph_create(&g, a->params, true, err) != OK)
-		return FAIL;
-	model_build(a->setup->model, g, MODEL_TRAIN, 1, 1, &io);
-	status = graph_finish(g, err);
-	graph_destroy(g);
-	return status;
-}
-
 static enum status open_auditor(struct auditor *a, struct error *err)
 {
 	const struct run_setup *setup = a->setup;
 
 	if (params_create(&a->params, precision_type(setup->precision), err) != OK ||
-	    name_parameters(a, err) != OK)
+	    run_setup_name_parameters(setup, a->params, err) != OK)
 		return FAIL;
 	if (params_allocate(a->params, &setup->backend, true, err) != OK)
 		return FAIL;

@@ -1,10 +1,8 @@
 #include "tools/kablate/worker.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/backend/cpu/blas.h"
@@ -51,13 +49,6 @@ struct group {
 };
 
 /* ------------------------------------------------------------------- audits */
-
-static enum status make_directory(const char *path, struct error *err)
-{
-	if (mkdir(path, 0777) != 0 && errno != EEXIST)
-		return fail_errno(err, "cannot make the directory %s", path);
-	return OK;
-}
 
 /* The file for the oracle's findings: the same for all seeds of this program on this machine. */
 static enum status memo_path(const struct worker *w, char *path, size_t size, struct error *err)

@@ -6,26 +6,22 @@ bench_needs := $(O)/bin/bench_model $(O)/bin/bench_ops $(step_main:%.c=$(O)/%.o)
 bench_needs += $(filter cuda,$(BACKEND))
 # What all of these commands take.
 bench_options = --build '$(O)' $(call option,--backend,BACKEND)
-at_once = $(call option,--at-once,AT_ONCE)
 
 bench: $(bench_needs)
 	$(Q)$(python) -m tools.bench.bench $(bench_options) $(call option,--torch,TORCH_PYTHON) $(call option,--rows,ROWS) \
 		$(call option,--rounds,ROUNDS) $(call option,--forms,FORMS) $(call option,--precision,PRECISION) \
-		$(call option,--limit,LIMIT) $(at_once)
+		$(call option,--limit,LIMIT)
 
-# What was measured elsewhere is drawn without the programs and without a GPU.
-bench-scaling: $(if $(DRAW),$(O)/setup-python,$(bench_needs))
-	$(Q)bash tools/make/setup.sh plot || true
+bench-scaling: $(bench_needs)
 	$(Q)$(python) -m tools.bench.bench_scaling $(bench_options) $(call option,--longest,LONGEST) \
-		$(call option,--figures,FIGURES) $(call option,--precision,PRECISION) $(at_once) $(if $(DRAW),--draw)
+		$(call option,--figures,FIGURES) $(call option,--precision,PRECISION)
 
 # Without BACKEND the steps of .config are measured (tools/make/steps.mk).
 ifdef BACKEND
 bench-decode: $(bench_needs)
 	$(Q)$(python) -m tools.bench.bench_decode_rows $(bench_options) $(call option,--torch,TORCH_PYTHON) \
 		$(call option,--rows,ROWS) $(call option,--lengths,CONTEXTS) $(call option,--batches,BATCHES) \
-		$(call option,--rounds,ROUNDS) $(call option,--seconds,BENCH_SECONDS) $(call option,--precision,PRECISION) \
-		$(at_once)
+		$(call option,--rounds,ROUNDS) $(call option,--seconds,BENCH_SECONDS) $(call option,--precision,PRECISION)
 .PHONY: bench-decode
 endif
 
@@ -41,12 +37,11 @@ bench-runs: $(bench_needs) $(O)/bin/results
 
 # SET=CONFIG_A=B,..: further symbols.
 bench-worker: $(O)/setup-python $(filter cuda,$(BACKEND))
-	$(Q)$(python) -m tools.bench.bench_worker $(bench_options) $(call option,--counts,COUNTS) $(call option,--set,SET) \
-		$(call option,--defconfig,DEFCONFIG)
+	$(Q)$(python) -m tools.bench.bench_worker $(bench_options) $(call option,--counts,COUNTS) $(call option,--set,SET)
 
 .PHONY: bench profile bench-list bench-scaling bench-runs bench-worker
 
 #:   bench         time iterations beside PyTorch: ROWS='laptop-*' TORCH_PYTHON=;  bench-list: the rows
-#:                 BACKEND=cuda AT_ONCE=4: on a GPU; also bench-list, bench-decode, bench-scaling
+#:                 BACKEND=cuda: on a GPU; also bench-list, bench-decode, bench-scaling, bench-worker
 #:   profile       print where an iteration's time goes, by op: ROWS= PRECISION= BACKEND=cuda
-#:   bench-scaling plot over length, layers, width;  bench-runs: studies;  bench-worker: seeds
+#:   bench-scaling growth over length, layers, width;  bench-runs: studies;  bench-worker: seeds

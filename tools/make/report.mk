@@ -13,10 +13,12 @@ report: $(O)/setup-python $(O)/bin/results
 
 # Runs that went to Slurm are shown by their journals (tools/make/slurm.mk), other experiments by the database.
 shown_by_slurm = $(and $(on_cluster),$(if $(E),$(filter $(E),$(configured) $(configured)-tuning),yes))
-status: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
-	$(Q)$(if $(shown_by_slurm),$(cluster_status),$< $(call option,--experiment,E) status $(call quoted,$(RUNS)))
-watch: $(O)/bin/results $(if $(on_cluster),$(O)/setup-python)
-	$(Q)$(if $(shown_by_slurm),$(cluster_status) --watch 5,$< $(call option,--experiment,E) watch 5 $(call quoted,$(RUNS)))
+show_status = $(if $(shown_by_slurm),$(cluster_status),$(python) -m tools.results.status --runs $(call quoted,$(RUNS)) \
+	$(call option,--experiment,E))
+status: $(O)/setup-python
+	$(Q)$(show_status)
+watch: $(O)/setup-python
+	$(Q)$(show_status) --watch 5
 
 # Runs that the database does not know yet are taken in first; what cannot be taken in is wrong.
 verify: $(O)/bin/results

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Find the compiler and libraries that a group of targets needs; install missing ones with apt.
 #
-#   tools/make/setup.sh build|python|test|plot|ranks|nvcc|emulated|foreign|browser|slurm|cppcheck
+#   tools/make/setup.sh build|python|test|ranks|nvcc|emulated|foreign|browser|slurm|cppcheck
 #
-# build: to compile;  python: to configure;  test: what the tests add;  plot: to draw measurements;
+# build: to compile;  python: to configure;  test: what the tests add;
 # ranks: to run over several processes;  nvcc: what nvcc from PyPI needs;  emulated: to emulate a GPU;
 # foreign: to compile for the other architecture and run it emulated;  browser: to test pages;
 # slurm: to test with a cluster;  cppcheck: to check the sources.
@@ -99,7 +99,6 @@ look_for() {
 		need pkg-config pkg-config --version
 		need libcmocka-dev pkg-config --exists cmocka
 		;;
-	plot) need gnuplot-nox gnuplot --version ;;
 	browser) need "chromium fonts-dejavu-core" chromium --version ;;
 	ranks)
 		need libopenmpi-dev "${MPICC:-mpicc}" --version
@@ -120,7 +119,7 @@ look_for() {
 		need munge munged --version
 		;;
 	cppcheck) need cppcheck cppcheck --version ;;
-	*) die "setup: no group '$1' (build, python, test, plot, ranks, nvcc, emulated, foreign, browser, slurm or cppcheck)" ;;
+	*) die "setup: no group '$1' (build, python, test, ranks, nvcc, emulated, foreign, browser, slurm or cppcheck)" ;;
 	esac
 }
 
@@ -136,7 +135,6 @@ in_words() {
 	libc6-dev) echo "the headers of the C library" ;;
 	python3) echo "Python 3" ;;
 	python3-kconfiglib) echo "kconfiglib for ${PYTHON:-python3} (pip install kconfiglib)" ;;
-	gnuplot-nox) echo "gnuplot" ;;
 	libopenmpi-dev) echo "MPI with its compiler mpicc" ;;
 	openmpi-bin) echo "mpirun" ;;
 	*) echo "$1" ;;
@@ -171,7 +169,6 @@ names_of() { # MANAGER PACKAGE
 	libcmocka-dev) fedora=libcmocka-devel arch=cmocka suse=libcmocka-devel ;;
 	python3) fedora=python3 arch=python suse=python3 ;;
 	python3-kconfiglib) fedora=python3-kconfiglib arch='' suse='' ;;
-	gnuplot-nox) fedora=gnuplot arch=gnuplot suse=gnuplot ;;
 	libopenmpi-dev) fedora=openmpi-devel arch=openmpi suse=openmpi4-devel ;;
 	openmpi-bin) fedora=openmpi arch=openmpi suse=openmpi4 ;;
 	*) fedora=$2 arch=$2 suse=$2 ;;
@@ -309,7 +306,7 @@ flags() {
 	build) echo "$(blas_flags) $(pkg-config --cflags --libs libcjson sqlite3 libpcre2-8)" ;;
 	python) find_python ;;
 	test) pkg-config --cflags --libs cmocka ;;
-	plot | ranks | nvcc | emulated | foreign | browser | slurm | cppcheck) ;;
+	ranks | nvcc | emulated | foreign | browser | slurm | cppcheck) ;;
 	esac
 }
 

@@ -588,7 +588,7 @@ class Make(Case):
         self.write(DEFAULTS)
         trap = self.path("trap")
         bait = f"$(shell touch {trap})$(info trapped)${{shell touch {trap}}}"
-        words = ["A", "AT_ONCE", "B", "BACKEND", "BATCHES", "BENCH_SECONDS", "CONTEXTS", "COUNTS", "CSV", "DRAW", "E",
+        words = ["A", "B", "BACKEND", "BATCHES", "BENCH_SECONDS", "CONTEXTS", "COUNTS", "CSV", "E",
                  "EFFECT", "FIGURES", "FORMS", "FUZZ_RUNS", "FUZZ_SECONDS", "HOST", "LIMIT", "LONGEST", "N", "ONCE",
                  "OUT", "PARTS", "PORT", "PRECISION", "PROMPT", "ROUNDS", "ROWS", "RUN", "SANITIZER", "SEED", "SLURM",
                  "T", "TABLES", "TEMPERATURE", "TIER", "TOP_K", "VECTOR"]
@@ -697,7 +697,7 @@ class Make(Case):
 
     def test_empty_is_not_given(self):
         self.assertIn("mkdir -p build/plan", self.make("-n", "O=", "PLAN=", "stop"))
-        self.assertIn("build/bin/results  status 'runs'", self.make("-n", "O=", "RUNS=", "status"))
+        self.assertIn("-m tools.results.status --runs 'runs' ", self.make("-n", "O=", "RUNS=", "status"))
 
     def test_two_makes_set_up(self):
         os.mkdir(self.path("setup-python.new"))     # the other one's

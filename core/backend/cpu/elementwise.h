@@ -29,15 +29,6 @@ static inline void put(real *d, bool add, real value)
 	*d = add ? *d + value : value;
 }
 
-/*
- * A chunk of dy that stays readable while `din` is written: a copy if they are the same memory.
- * Inputs are served in order, since input 1 may be the same tensor and add to what input 0 wrote.
- */
-static inline const real *keep_chunk(const real *dy, const real *din, int64_t n, real copy[CHUNK])
-{
-	return dy == din ? memcpy(copy, dy, (size_t)n * sizeof(*dy)) : dy;
-}
-
 /* Of a node with struct factor_attr: the learned factor, input `learned`, or the constant. */
 static inline real factor(const struct call *c, int learned)
 {
