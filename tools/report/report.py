@@ -610,16 +610,16 @@ def table_files(directory=""):
 
 def as_html(table, steps, link):
     """link(run): where its name leads."""
-    return whole_page(table, steps, link, table_files(), told_sections(table))
+    return whole_page(table, steps, link, table_files(), f"make publish E={table.experiment}", told_sections(table))
 
 
-def as_live_html(table, steps, link, seconds, above_all, files, planned):
+def as_live_html(table, steps, link, seconds, above_all, files, published, planned):
     """For a server, which makes it again after so many seconds; it shows the planned runs."""
     told = [section for section in told_sections(table) if section[0] != UNFINISHED]
-    return whole_page(table, steps, link, files, told, seconds, above_all, planned)
+    return whole_page(table, steps, link, files, published, told, seconds, above_all, planned)
 
 
-def whole_page(table, steps, link, files, told, seconds=None, above_all="", planned=()):
+def whole_page(table, steps, link, files, published, told, seconds=None, above_all="", planned=()):
     drawn = plots.draw(table, steps)
     above = [section for section in told if section[0] in
              (READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS, UNFINISHED)]
@@ -635,8 +635,8 @@ def whole_page(table, steps, link, files, told, seconds=None, above_all="", plan
              page.groups_html(drawn), differences_html(table, steps),
              *(page.section_html(*section, is_text_column) for section in below),
              runs_html(steps, link, planned)]
-    return page.document(f"{table.experiment}: report", [above_all, head, page.contents_html(parts, files), *parts],
-                         drawn, seconds)
+    return page.document(f"{table.experiment}: report",
+                         [above_all, head, page.contents_html(parts, files, published), *parts], drawn, seconds)
 
 
 # ---------------------------------------------------------------- commands
