@@ -180,6 +180,16 @@ class Unusual(Case):
         _, text, table = self.report("e")
         self.assertEqual(table["problems"], ["1-x, seed 2: died: its process is gone; 'make' resumes it"])
 
+    def test_an_interrupted_run_is_no_problem(self):
+        for step, seed in (("0-mla", 1), ("0-mla", 2), ("1-x", 1)):
+            self.runs.add("e", step, seed, 3.0)
+        self.runs.add("e", "1-x", 2, 3.0, state="interrupted", reason="signal 2")
+        self.runs.plan("e", {"0-mla": (1, 2), "1-x": (1, 2)})
+        _, text, table = self.report("e")
+        self.assertEqual((table["problems"], table["unfinished"]),
+                         ([], ["1-x, seed 2: interrupted: signal 2; 'make' resumes it"]))
+        self.assertNotIn("Problems", text)
+
     def test_lost_seeds_of_the_baseline_are_marked(self):
         for seed in (1, 2, 3, 4, 5):
             self.runs.add("e", "0-mla", seed, 3.0 + 0.01 * seed,
