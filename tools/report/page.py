@@ -29,8 +29,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + 
 TONES = {"better": "good", "worse": "bad", "invalid": "bad", "NOT REPRODUCED": "bad"}
 HOW_TO = "Point at a picture to see its values, or focus it and use the arrow keys. Click or tap (key: Enter) to " \
     "pin them. Drag to zoom (keys: + and -); double-click to reset (key: 0). Curves are means over seeds; bands reach " \
-    "from the lowest to the highest seed. The vertical range ignores the first tenth of a curve " \
-    "until you zoom."
+    "from the lowest to the highest seed. The vertical range ignores the first tenth of a long " \
+    "curve until you zoom."
 
 
 class Bar(str):
