@@ -537,14 +537,6 @@ def inference_numbers(table):
     return found
 
 
-COUNTS = metric_names.PARAMETERS, metric_names.FLOPS_PER_TOKEN, metric_names.DECODE_TOKEN_BYTES
-
-
-def plain_number(name, value):
-    """What counts something is whole."""
-    return int(value) if name in COUNTS and value == math.floor(value) else value
-
-
 def as_csv(table):
     """Plain numbers in full precision; one line per step, and per comparison beside these."""
     more = inference_numbers(table)
@@ -561,7 +553,7 @@ def as_csv(table):
     for row in table.rows + table.controls + table.effects:
         loss = row.numbers["loss"]
         writer.writerow([row.step, row.baseline, row.kind, len(row.seeds),
-                         *(plain_number(name, row.numbers[name].mean) if row.numbers[name] else "" for name in names),
+                         *(values.plain(name, row.numbers[name].mean) if row.numbers[name] else "" for name in names),
                          loss.sd if loss else "", *difference_values(row.delta),
                          *difference_values(row.accuracy_delta), row.perplexity_percent,
                          *(row.solved or ("", ""))[:2], row.p, row.smallest_effect,
