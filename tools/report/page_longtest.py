@@ -143,6 +143,10 @@ BEYOND = """(() => { const all = document.documentElement.getBoundingClientRect(
 # Tables of which a part is out of sight, and texts in cells that are cut.
 CUT_TABLES = """[...document.querySelectorAll('.wide')].filter(w => w.scrollWidth > w.clientWidth + 1)
   .map(w => w.innerText.slice(0, 80))"""
+# Figures whose buttons cover the text below the title.
+UNDER_BUTTONS = """[...document.querySelectorAll('figure')].filter(f =>
+  f.querySelector('.saves').getBoundingClientRect().bottom > f.querySelector('.about').getBoundingClientRect().top + 1)
+  .map(f => f.querySelector('h3').textContent)"""
 # The least contrast between text and paper.
 CONTRAST = """(() => {
   const light = c => {
@@ -172,6 +176,7 @@ class Looks(Case):
                     self.assertEqual(page.value(COVERED), [])
                     self.assertEqual(page.value(CUT), [])
                     self.assertEqual(page.value(CUT_TABLES), [])
+                    self.assertEqual(page.value(UNDER_BUTTONS), [])
                     self.assertGreater(page.value(CONTRAST), 4.5)
                     paper = page.value("getComputedStyle(document.body).backgroundColor")
                     self.assertEqual(paper, "rgb(18, 22, 27)" if dark else "rgb(255, 255, 255)")
