@@ -467,7 +467,8 @@ TEX = {"\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#"
 
 def tex(text):
     escaped = "".join(TEX.get(letter, letter) for letter in text)
-    return re.sub(r"(?<![\w$])-(?=\d)", "$-$", escaped)     # a minus, not a hyphen
+    escaped = re.sub(r"(?<![\w$])-(?=\d)", "$-$", escaped)     # a minus, not a hyphen
+    return re.sub('"([^"]*)"', r"``\1''", escaped)
 
 
 # A table that is wider than the page is made smaller.

@@ -702,6 +702,9 @@ class Tex(unittest.TestCase):
                          [r"\par\smallskip\footnotesize * more\par Against 5\%."])
         self.assertEqual(report.tex_notes([]), [])
 
+    def test_quotation_marks(self):
+        self.assertEqual(report.tex('open: "or more" of 5" and -1'), "open: ``or more'' of 5\" and $-$1")
+
 
 class Chosen(Case):
     def test_columns_for_latex(self):
