@@ -513,12 +513,14 @@ def tex_grid(table, names):
 
 def as_tex(table, names=None):
     """To be \\input; needs nothing but the packages booktabs and graphicx."""
-    lines = tex_table(*tex_grid(table, names)) + tex_notes(mark_lines(table) + list(reading_lines(table))
-                                                + table.verification)
-    for title, notes, extra in told_sections(table):
-        if title in (CONTROLS, EFFECTS, BEYOND, DECODING):
-            lines += [rf"\par\bigskip\normalsize {title}\par\smallskip", *tex_table(*extra),
-                      *tex_notes(notes)]
+    headings, cells = tex_grid(table, names)
+    beside = [section for section in told_sections(table) if section[0] in (CONTROLS, EFFECTS, BEYOND, DECODING)]
+    shown = str([headings, cells, *(extra for _, _, extra in beside)])
+    lines = tex_table(headings, cells) + tex_notes(
+        [line for line in mark_lines(table) if line.split()[0] in shown]
+        + [line for line in reading_lines(table) if POWER in shown or not line.startswith(POWER)] + table.verification)
+    for title, notes, extra in beside:
+        lines += [rf"\par\bigskip\normalsize {title}\par\smallskip", *tex_table(*extra), *tex_notes(notes)]
     return "\n".join(lines) + "\n"
 
 

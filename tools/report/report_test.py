@@ -712,8 +712,11 @@ class Chosen(Case):
         self.report()
         self.assertIn(r"step & val. loss $\pm$ sd (seeds) & $\Delta$ nats [simultaneous 95\%] & verdict \\", self.read("tex"))
         self.assertIn(report.FITTED, self.read("tex"))
+        for words in ("* more parameters", report.tex(report.POWER)):      # of columns that are not there
+            self.assertNotIn(words, self.read("tex"))
         self.assertEqual(self.call("report", "--tex-columns", "verdict,step, parameters", "gpt2-ra-mla-full")[0], 0)
         self.assertIn(r"verdict & step & parameters \\", self.read("tex"))
+        self.assertIn("* more parameters", self.read("tex"))
         with contextlib.redirect_stderr(io.StringIO()) as said:
             self.assertEqual(self.call("report", "--tex-columns", "los", "gpt2-ra-mla-full")[0], 2)
         self.assertIn("there is no column 'los'; there are: step, verdict", said.getvalue())
