@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Real clients: transformers loads what `make export` writes and finds our loss; so does lm-eval.
+"""Real clients: transformers loads what `make export` writes and finds our numbers; so does lm-eval.
 
 Trains small models on a text, exports them, and makes an environment of its own with torch,
 transformers and lm-eval: several gigabytes, unless pip's own settings name a place with builds of
-torch for the CPU alone.
+torch for the CPU alone.  One model is a user's: docs/add-a-variant.md is followed in a copy of the
+tree, and VARIANT is what its author adds to the reference.
 """
+import dataclasses
 import json
+import logging
 import math
 import os
 import pathlib
@@ -13,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import venv
+import warnings
+from unittest import mock
 
 PACKAGES = ["torch", "transformers", "lm-eval", "accelerate"]
 LARGEST_ERROR = 2e-5    # of a loss, in nats; seen: 1.0e-6 (float32, sums in another order)
@@ -38,7 +43,29 @@ MODELS = {
                       {"RECIP_LEARN_ALPHA": "y", "RA_MLA_RA_ALPHA": "0.3", "POS": "rope"}, OWN),
     "w2": ("smoke+w2", {"POS": "rope"}, OWN),
     "ws": ("smoke+dot+ws", {}, OWN),
+    "differential": ("smoke+dot", {"ATTENTION": "differential", "POS": "rope"}, OWN),
+    "gla": ("smoke+dot", {"ATTENTION": "gla", "POS": "none"}, OWN),
+    "t5": ("smoke+dot", {"POS": "t5"}, OWN),
 }
+USERS = ("smoke+dot", {"ATTENTION": "cos", "POS": "rope"}, OWN)
+FOLLOW = "page=docs/add-a-variant.md; . tools/testing/follow_page.sh; tree=$1; " \
+    "copy_tree && { read_page </dev/null >/dev/null; follow_page; }"
+# What goes before which words of tools/reference/model.py.
+VARIANT = {
+    '"gla"),': '"cos", ',
+    '    window: int =': '    cos_scale: float = symbol("COS_SCALE", 10.0)\n',
+    '        elif c.attn == "w2":\n            linear(p': '''        elif c.attn == "cos":
+            for name in ("q_proj", "k_proj", "v_proj", "c_proj"):
+                linear(p + "attn." + name, E, E, False)
+            s[p + "attn.q_norm.weight"] = s[p + "attn.k_norm.weight"] = (D,)
+''',
+    '    elif c.attn == "gla":\n        o, prob': '''    elif c.attn == "cos":
+        def unit(name):
+            t = linear(p, pre + f"{name}_proj", x).view(B, T, H, D)
+            t = p[pre + f"{name}_norm.weight"] * t * torch.rsqrt(t.pow(2).mean(-1, keepdim=True) + c.norm_eps)
+            return rope(c, t) if c.pos == "rope" else t
+        o, prob = attend(c, p, unit("q") * c.cos_scale / D, unit("k"), linear(p, pre + "v_proj", x).view(B, T, H, D))
+'''}
 TOKENIZERS = {"byte": {}, "char": {}, "trained": {"TOKENIZER_SIZE": 300}}
 
 
@@ -46,7 +73,8 @@ TOKENIZERS = {"byte": {}, "char": {}, "trained": {"TOKENIZER_SIZE": 300}}
 
 def export_all(place):
     """Train, evaluate and export; what to expect goes to PLACE/expected.json."""
-    from tools.kablate.train_test import ENVIRONMENT, OUTPUT, SETTINGS, TREE, Tree
+    from tools.kablate import train_test
+    from tools.kablate.train_test import ENVIRONMENT, SETTINGS, Tree
 
     text = place / "text.txt"
     text.write_text(TEXT)
@@ -62,25 +90,47 @@ def export_all(place):
             tree.make("data")
         tree.make("runs")
         directory, = (path.parent for path in tree.runs.glob("*/*/done"))
-        said = subprocess.run(["make", f"O={OUTPUT}", f"RUNS={tree.runs}", "export",
-                               f"RUN={directory}", f"OUT={place}/export/{name}"], cwd=TREE, check=True,
+        here, output = train_test.TREE, train_test.OUTPUT
+        said = subprocess.run(["make", f"O={output}", f"RUNS={tree.runs}", "export",
+                               f"RUN={directory}", f"OUT={place}/export/{name}"], cwd=here, check=True,
                               env=ENVIRONMENT, text=True, stdout=subprocess.PIPE).stdout
         program = tree.plan / "0-baseline/kablate"
         ask = [program, "--weights", directory / "weights.safetensors"]
         told = subprocess.run([ask[0], "evaluate", "--json", *ask[1:]], check=True, text=True,
-                              stdout=subprocess.PIPE, cwd=TREE).stdout
+                              stdout=subprocess.PIPE, cwd=here).stdout
         sample = subprocess.run([ask[0], "generate", *ask[1:], "--temperature", "0", "--tokens", "12",
-                                 "--prompt", "7 and 14 make"], check=True, text=True, cwd=TREE,
+                                 "--prompt", "7 and 14 make"], check=True, text=True, cwd=here,
                                 stdout=subprocess.PIPE).stdout
         return {"said": said, "loss": json.loads(told)["lengths"][0]["loss"], "sample": sample,
-                "data": str(data)}
+                "data": str(data), "weights": str(directory / "weights.safetensors"),
+                "check": str(output / "bin/check_vector")}
 
     expected = {name: {**run(name, defconfig, settings), "architecture": architecture}
                 for name, (defconfig, settings, architecture) in MODELS.items()}
     for tokenizer, more in TOKENIZERS.items():
         expected[f"tokens-{tokenizer}"] = {
             **run(f"tokens-{tokenizer}", "smoke+dot", {}, tokenizer, **more), "architecture": GPT2}
+    copy = users_tree(place)
+    with mock.patch.multiple(train_test, TREE=copy, OUTPUT=copy / "build"):
+        expected["users"] = {**run("users", *USERS[:2]), "architecture": USERS[2]}
     (place / "expected.json").write_text(json.dumps(expected))
+
+
+def users_tree(place):
+    """A copy of the tree with a variant of somebody else."""
+    from tools.kablate.train_test import ENVIRONMENT, OUTPUT, TREE
+
+    tree = place / "tree"
+    subprocess.run(["bash", "-c", FOLLOW, "follow", tree], cwd=TREE, env=ENVIRONMENT | {"O": str(OUTPUT)}, check=True)
+    reference = tree / "tools/reference/model.py"
+    text = reference.read_text()
+    for place_of, words in VARIANT.items():
+        if text.count(place_of) != 1:
+            raise ValueError(f"{reference}: {text.count(place_of)} times {place_of!r}")
+        text = text.replace(place_of, words + place_of)
+    reference.write_text(text)
+    subprocess.run(["make", f"O={tree}/build", f"{tree}/build/bin/check_vector"], cwd=tree, env=ENVIRONMENT, check=True)
+    return tree
 
 
 def in_environment(place):
@@ -116,11 +166,62 @@ def loss_of(torch, model, ids):
     return total / (count * BLOCK)
 
 
+class Said(logging.Handler):
+    """What transformers and Python warn of."""
+
+    def __enter__(self):
+        self.lines = []
+        logging.getLogger("transformers").addHandler(self)
+        self.caught = warnings.catch_warnings(record=True)
+        self.warned = self.caught.__enter__()
+        return self
+
+    def emit(self, record):
+        if record.levelno >= logging.WARNING:
+            self.lines.append(record.getMessage())
+
+    def __exit__(self, *error):
+        self.caught.__exit__(*error)
+        self.lines += [str(warning.message) for warning in self.warned]
+        logging.getLogger("transformers").removeHandler(self)
+        for line in self.lines:
+            print("# warning:", line)
+
+
+def write_vector(torch, model, path):
+    """What transformers computes in double, in the form that check_vector reads."""
+    import safetensors.torch
+
+    code, c = sys.modules[type(model).__module__], model.description
+    parameters = dict(model.named_parameters())
+    torch.manual_seed(1)
+    tokens, targets = torch.randint(0, c.vocab, (2, 3, c.block))
+    targets[1, :4] = -1
+    found = code.forward(c, parameters, tokens, targets)
+    found["loss"].backward()
+    tensors = dict(tokens=tokens, targets=targets, logits=model(tokens).logits.detach())
+    tensors |= {name: found[name].detach().reshape(1).clone() for name in ("loss", "main", "aux", "z")}
+    tensors |= {f"grad.{name}": p.grad for name, p in parameters.items()}
+    safetensors.torch.save_file({name: t.contiguous() for name, t in tensors.items()}, path,
+                                {"config": json.dumps(dataclasses.asdict(c))})
+
+
+def check_logits(torch, model, directory, expected):
+    """kablate computes the same logits, losses and gradients from the weights that its run wrote."""
+    path = directory / "vector"
+    write_vector(torch, model.double(), path)
+    done = subprocess.run([expected["check"], "--weights", expected["weights"], path], text=True, capture_output=True)
+    for line in (done.stdout + done.stderr).splitlines():
+        print("#", line)
+    return done.returncode == 0
+
+
 def check_model(torch, transformers, directory, expected):
     own = {"trust_remote_code": expected["architecture"] == OWN}
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, output_loading_info=True, **own)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **own)
+    with Said() as said:
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            directory, output_loading_info=True, **own)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **own)
     model.eval()
     loss = loss_of(torch, model, token_ids(pathlib.Path(expected["data"])))
     print(f"# {directory.name}: loss {loss:.6f}, ours {expected['loss']:.6f}")
@@ -128,8 +229,10 @@ def check_model(torch, transformers, directory, expected):
     text = tokenizer.decode(model.generate(**prompt, do_sample=False, max_new_tokens=12)[0])
     if text != expected["sample"].rstrip("\n"):
         print(f"# {text!r} is not {expected['sample']!r}")
-    return {"architecture": type(model).__name__ == expected["architecture"],
-            "every weight is found": not any(info.values()),
+    logits = {"logits, losses and gradients": check_logits(torch, model, directory, expected)} \
+        if own["trust_remote_code"] else {}
+    return {**logits, "architecture": type(model).__name__ == expected["architecture"],
+            "no warning": not said.lines, "every weight is found": not any(info.values()),
             "loss": abs(loss - expected["loss"]) < LARGEST_ERROR,
             "the same greedy text": text == expected["sample"].rstrip("\n")}
 

@@ -23,7 +23,7 @@ from tools.results import metric_names, notes, records
 LOSS, ACCURACY = records.LOSS, metric_names.VALIDATION_ACCURACY
 BASELINE, INVALID = "baseline", "invalid"
 REPRODUCED, NOT_REPRODUCED, NO_TWIN = "reproduced", "NOT REPRODUCED", "not checked"
-DIVERGED = "diverged"
+DIVERGED, INTERRUPTED = "diverged", "interrupted"
 LENGTH = re.compile(rf"{metric_names.LENGTH}/([0-9]+)/loss(?:/([0-9]+))?")      # of rows; where a stretch begins
 CONTROL = re.compile(r"\b(parameters|flops)-of-([0-9]+)\b")      # in the name of a step
 SIZES = {"parameters": metric_names.PARAMETERS, "flops": metric_names.FLOPS_PER_TOKEN}
@@ -540,10 +540,15 @@ def trained_as_baseline(step, row, baseline):
             if mine.weights and mine.weights == twin.weights]
 
 
+def is_unfinished(run):
+    """It goes on, or somebody stopped it: nothing is wrong with it."""
+    return run.is_going or run.state == INTERRUPTED
+
+
 def find_unfinished(steps, waiting):
-    """Nothing is wrong with runs that go on or wait for their turn."""
     for step in steps:
-        yield from (f"{run}: {run.trouble}" for run in step.runs if run.is_going)
+        yield from (f"{run}: {run.trouble}" + "; 'make' resumes it" * (run.state == INTERRUPTED)
+                    for run in step.runs if is_unfinished(run))
     for step, seeds in waiting.items():
         yield f"{step}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}: waiting"
 
@@ -565,7 +570,7 @@ def find_problems(steps, rows, all_seeds, waiting):
             yield f"{step.name}: with seed {', '.join(map(str, same))} it ends in the weights of " \
                   f"{row.baseline}, bit by bit, although its symbols differ: it trained its baseline"
         for run in step.runs:
-            if run.trouble and not run.is_going:
+            if run.trouble and not is_unfinished(run):
                 yield f"{run}: {run.trouble}"
         # A step that repeats another has one seed: one repetition is enough.
         expected = set() if step.repeat or row.is_null else set(all_seeds)
@@ -800,7 +805,7 @@ def tabulate_pairs(name, pairs):
         rows.append(row)
     judgement = judging.Judgement(exploratory=judge(rows).family)
     runs = {run.id: run for pair in pairs for step in pair for run in step.runs if run.trouble}.values()
-    problems, unfinished = ([f"{run.experiment}/{run}: {run.trouble}" for run in runs if run.is_going == is_going]
-                            for is_going in (False, True))
+    problems, unfinished = ([f"{run.experiment}/{run}: {run.trouble}" for run in runs if is_unfinished(run) == those]
+                            for those in (False, True))
     return Table(name, [], [], list(groups.values()), [], [], judgement, rows, [], [],
                  decoding.Decoding(), [], [], None, [], problems, unfinished, [])

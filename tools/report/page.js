@@ -269,13 +269,17 @@ function apart(ticks, across) {
 
 // ---------------------------------------------------------------- lines and points
 
+const FEWEST_POINTS = 3;    // that a vertical range is made for
+
 function rangesOf(plot, series, log) {
   const { figure, view } = plot, zoom = view.zoom || {};
   const xs = series.flatMap(one => one.xs), last = xs.reduce((a, b) => Math.max(a, b));
   const x = zoom.x || (figure.kind === "curves" && !log.x ? [0, last || 1]
     : rangeOf(xs, log.x, figure.kind === "points" ? 0.08 : 0.02));
-  // The steep fall at the start would flatten everything else.
-  const from = figure.kind === "curves" && !zoom.x && !log.x ? 0.1 * last : -Infinity;
+  // The steep fall at the start would flatten everything else, if there is enough else.
+  const late = xs => xs.filter(at => at >= 0.1 * last).length;
+  const from = figure.kind === "curves" && !zoom.x && !log.x && series.some(one => late(one.xs) >= FEWEST_POINTS)
+    ? 0.1 * last : -Infinity;
   const shown = [];
   for (const one of series)
     one.xs.forEach((at, i) => at >= Math.max(from, x[0]) && at <= x[1] &&

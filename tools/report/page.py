@@ -29,8 +29,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + 
 TONES = {"better": "good", "worse": "bad", "invalid": "bad", "NOT REPRODUCED": "bad"}
 HOW_TO = "Point at a picture to see its values, or focus it and use the arrow keys. Click or tap (key: Enter) to " \
     "pin them. Drag to zoom (keys: + and -); double-click to reset (key: 0). Curves are means over seeds; bands reach " \
-    "from the lowest to the highest seed. The vertical range ignores the first tenth of a curve " \
-    "until you zoom."
+    "from the lowest to the highest seed. The vertical range ignores the first tenth of a long " \
+    "curve until you zoom."
 
 
 class Bar(str):
@@ -117,13 +117,14 @@ def heading_html(title):
     return f'<h2 id="{re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")}">{escape(title)}</h2>'
 
 
-def contents_html(parts, files=()):
-    """Links to the headings of these parts, and to (name, address) of files."""
-    def links(name, found):
+def contents_html(parts, files=(), published=""):
+    """Links to the headings of these parts and to (name, address) of files; how to get all runs, as a text or link."""
+    def line(name, found):
         return f"<p>{name}: " + " ".join(found) + "</p>" if found else ""
     inside = [f'<a href="#{key}">{title}</a>' for key, title in re.findall('<h2 id="(.*?)">(.*?)</h2>', "".join(parts))]
     outside = [f'<a href="{escape(address)}" download>{escape(name)}</a>' for name, address in files]
-    return f'<nav>{links("On this page", inside)}{links("The table as a file", outside)}</nav>'
+    return f'<nav>{line("On this page", inside)}{line("The table as a file", outside)}' \
+        f'{line("All runs as a file", [cell_html(published)] * bool(published))}</nav>'
 
 
 def section_html(title, lines, extra, is_text):

@@ -143,6 +143,10 @@ BEYOND = """(() => { const all = document.documentElement.getBoundingClientRect(
 # Tables of which a part is out of sight, and texts in cells that are cut.
 CUT_TABLES = """[...document.querySelectorAll('.wide')].filter(w => w.scrollWidth > w.clientWidth + 1)
   .map(w => w.innerText.slice(0, 80))"""
+# Figures whose buttons cover the text below the title.
+UNDER_BUTTONS = """[...document.querySelectorAll('figure')].filter(f =>
+  f.querySelector('.saves').getBoundingClientRect().bottom > f.querySelector('.about').getBoundingClientRect().top + 1)
+  .map(f => f.querySelector('h3').textContent)"""
 # The least contrast between text and paper.
 CONTRAST = """(() => {
   const light = c => {
@@ -172,6 +176,7 @@ class Looks(Case):
                     self.assertEqual(page.value(COVERED), [])
                     self.assertEqual(page.value(CUT), [])
                     self.assertEqual(page.value(CUT_TABLES), [])
+                    self.assertEqual(page.value(UNDER_BUTTONS), [])
                     self.assertGreater(page.value(CONTRAST), 4.5)
                     paper = page.value("getComputedStyle(document.body).backgroundColor")
                     self.assertEqual(paper, "rgb(18, 22, 27)" if dark else "rgb(255, 255, 255)")
@@ -219,6 +224,13 @@ class Looks(Case):
         self.assertIn("0", self.ticks(page, "Difference to the baseline"))
         parameters = [t for t in self.ticks(page, "Loss against parameters") if t.endswith("M")]
         self.assertGreater(len(set(parameters)), 2)
+
+    def test_a_short_curve_is_seen_whole(self):
+        """Of evaluations at 0, 50 and 100, the first tenth is a third of what there is to see."""
+        page = self.show()
+        found = page.value("""[[0, 60], [0, 50, 100], [0, 10, 20, 30, 40]].map(xs =>
+            rangesOf({ figure: { kind: 'curves' }, view: {} }, [{ xs, ys: xs.map(x => x ? 3 : 6) }], {}).y[1] > 5)""")
+        self.assertEqual(found, [True, True, False])
 
     def test_ticks_read_differently(self):
         page = self.show()
@@ -728,6 +740,31 @@ class Live(Case):
         runs.plan("study", {step: (1, 2, 3, 4) for step in STEPS})
         runs.rebuild()
         self.wait_for(page, "!document.querySelector('progress')")
+        self.assertEqual(page.faults(), [])
+
+    def test_progress_on_a_phone(self):
+        """What runs now is read in a line or two, not word by word."""
+        runs = self.new_runs()
+        add_study(runs)
+        runs.add("study", "2-gate+cross", 4, 2.5, ended=False, config=config_of(2), until=40, pace=1)
+        runs.plan("study", {step: (1, 2, 3, 4, 5) for step in STEPS})
+        runs.rebuild()
+        page = self.show(PHONE, address=self.serve(runs).url + "experiment/study")
+        text = page.value("document.querySelector('.planned').innerText")
+        self.assertIn("seed 4: iteration 40 of 100", text)
+        heights = page.value("[...document.querySelectorAll('.planned td:last-child')].map(c => c.clientHeight)")
+        self.assertLess(max(heights), 60)
+        self.assertEqual(page.value(CUT_TABLES), [])
+
+    def test_no_legend_before_there_is_a_curve(self):
+        runs = self.new_runs()
+        runs.add("new", "0-mla", 1, 3.0, until=0, ended=False)
+        runs.rebuild()
+        page = self.show(address=self.serve(runs).url + "experiment/new")
+        self.assertIsNone(page.value("document.querySelector('.legend, #plots')"))
+        runs.add("new", "0-mla", 2, 3.0, ended=False)
+        runs.rebuild()
+        self.wait_for(page, "document.querySelectorAll('figure svg').length > 2")
         self.assertEqual(page.faults(), [])
 
     def test_every_page_at_every_width(self):

@@ -33,10 +33,10 @@ const SVG_DEFAULTS = { fill: "rgb(0, 0, 0)", stroke: "none", "stroke-width": "1p
   "stroke-linejoin": "miter", opacity: "1" };
 
 function keepStyle(node) {
-  const style = getComputedStyle(node);
-  for (const [name, usual] of Object.entries(SVG_DEFAULTS))
-    if (style[name] !== usual) node.setAttribute(name, style[name]);
-  if (node.tagName === "text") node.setAttribute("font-size", style["font-size"]);
+  const style = getComputedStyle(node), isText = node.tagName === "text";
+  for (const [name, usual] of Object.entries(SVG_DEFAULTS))    // few programs know paint-order, so no text has a stroke
+    if (style[name] !== usual && !(isText && name.startsWith("stroke"))) node.setAttribute(name, style[name]);
+  if (isText) node.setAttribute("font-size", style["font-size"]);
 }
 
 function dropNames(node) {

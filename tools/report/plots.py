@@ -273,7 +273,7 @@ def draw(table, steps):
 
 
 def draw_curves(named):
-    """The same with curves alone, from (name, run)."""
+    """The same with curves alone, from (name, run); no group before there is a curve."""
     named = list(named)
-    names = list(dict.fromkeys(name for name, _ in named))
-    return {**pack(named), "groups": [group("Plots", names, curves([run for _, run in named]))]}
+    drawn = group("Plots", list(dict.fromkeys(name for name, _ in named)), curves([run for _, run in named]))
+    return {**pack(named), "groups": [drawn] if drawn["figures"] else []}

@@ -467,7 +467,8 @@ TEX = {"\\": r"\textbackslash{}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#"
 
 def tex(text):
     escaped = "".join(TEX.get(letter, letter) for letter in text)
-    return re.sub(r"(?<![\w$])-(?=\d)", "$-$", escaped)     # a minus, not a hyphen
+    escaped = re.sub(r"(?<![\w$])-(?=\d)", "$-$", escaped)     # a minus, not a hyphen
+    return re.sub('"([^"]*)"', r"``\1''", escaped)
 
 
 # A table that is wider than the page is made smaller.
@@ -512,12 +513,14 @@ def tex_grid(table, names):
 
 def as_tex(table, names=None):
     """To be \\input; needs nothing but the packages booktabs and graphicx."""
-    lines = tex_table(*tex_grid(table, names)) + tex_notes(mark_lines(table) + list(reading_lines(table))
-                                                + table.verification)
-    for title, notes, extra in told_sections(table):
-        if title in (CONTROLS, EFFECTS, BEYOND, DECODING):
-            lines += [rf"\par\bigskip\normalsize {title}\par\smallskip", *tex_table(*extra),
-                      *tex_notes(notes)]
+    headings, cells = tex_grid(table, names)
+    beside = [section for section in told_sections(table) if section[0] in (CONTROLS, EFFECTS, BEYOND, DECODING)]
+    shown = str([headings, cells, *(extra for _, _, extra in beside)])
+    lines = tex_table(headings, cells) + tex_notes(
+        [line for line in mark_lines(table) if line.split()[0] in shown]
+        + [line for line in reading_lines(table) if POWER in shown or not line.startswith(POWER)] + table.verification)
+    for title, notes, extra in beside:
+        lines += [rf"\par\bigskip\normalsize {title}\par\smallskip", *tex_table(*extra), *tex_notes(notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -537,14 +540,6 @@ def inference_numbers(table):
     return found
 
 
-COUNTS = metric_names.PARAMETERS, metric_names.FLOPS_PER_TOKEN, metric_names.DECODE_TOKEN_BYTES
-
-
-def plain_number(name, value):
-    """What counts something is whole."""
-    return int(value) if name in COUNTS and value == math.floor(value) else value
-
-
 def as_csv(table):
     """Plain numbers in full precision; one line per step, and per comparison beside these."""
     more = inference_numbers(table)
@@ -561,7 +556,7 @@ def as_csv(table):
     for row in table.rows + table.controls + table.effects:
         loss = row.numbers["loss"]
         writer.writerow([row.step, row.baseline, row.kind, len(row.seeds),
-                         *(plain_number(name, row.numbers[name].mean) if row.numbers[name] else "" for name in names),
+                         *(values.plain(name, row.numbers[name].mean) if row.numbers[name] else "" for name in names),
                          loss.sd if loss else "", *difference_values(row.delta),
                          *difference_values(row.accuracy_delta), row.perplexity_percent,
                          *(row.solved or ("", ""))[:2], row.p, row.smallest_effect,
@@ -610,16 +605,16 @@ def table_files(directory=""):
 
 def as_html(table, steps, link):
     """link(run): where its name leads."""
-    return whole_page(table, steps, link, table_files(), told_sections(table))
+    return whole_page(table, steps, link, table_files(), f"make publish E={table.experiment}", told_sections(table))
 
 
-def as_live_html(table, steps, link, seconds, above_all, files, planned):
+def as_live_html(table, steps, link, seconds, above_all, files, published, planned):
     """For a server, which makes it again after so many seconds; it shows the planned runs."""
     told = [section for section in told_sections(table) if section[0] != UNFINISHED]
-    return whole_page(table, steps, link, files, told, seconds, above_all, planned)
+    return whole_page(table, steps, link, files, published, told, seconds, above_all, planned)
 
 
-def whole_page(table, steps, link, files, told, seconds=None, above_all="", planned=()):
+def whole_page(table, steps, link, files, published, told, seconds=None, above_all="", planned=()):
     drawn = plots.draw(table, steps)
     above = [section for section in told if section[0] in
              (READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS, UNFINISHED)]
@@ -635,8 +630,8 @@ def whole_page(table, steps, link, files, told, seconds=None, above_all="", plan
              page.groups_html(drawn), differences_html(table, steps),
              *(page.section_html(*section, is_text_column) for section in below),
              runs_html(steps, link, planned)]
-    return page.document(f"{table.experiment}: report", [above_all, head, page.contents_html(parts, files), *parts],
-                         drawn, seconds)
+    return page.document(f"{table.experiment}: report",
+                         [above_all, head, page.contents_html(parts, files, published), *parts], drawn, seconds)
 
 
 # ---------------------------------------------------------------- commands

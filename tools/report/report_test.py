@@ -180,6 +180,16 @@ class Unusual(Case):
         _, text, table = self.report("e")
         self.assertEqual(table["problems"], ["1-x, seed 2: died: its process is gone; 'make' resumes it"])
 
+    def test_an_interrupted_run_is_no_problem(self):
+        for step, seed in (("0-mla", 1), ("0-mla", 2), ("1-x", 1)):
+            self.runs.add("e", step, seed, 3.0)
+        self.runs.add("e", "1-x", 2, 3.0, state="interrupted", reason="signal 2")
+        self.runs.plan("e", {"0-mla": (1, 2), "1-x": (1, 2)})
+        _, text, table = self.report("e")
+        self.assertEqual((table["problems"], table["unfinished"]),
+                         ([], ["1-x, seed 2: interrupted: signal 2; 'make' resumes it"]))
+        self.assertNotIn("Problems", text)
+
     def test_lost_seeds_of_the_baseline_are_marked(self):
         for seed in (1, 2, 3, 4, 5):
             self.runs.add("e", "0-mla", seed, 3.0 + 0.01 * seed,
@@ -692,6 +702,9 @@ class Tex(unittest.TestCase):
                          [r"\par\smallskip\footnotesize * more\par Against 5\%."])
         self.assertEqual(report.tex_notes([]), [])
 
+    def test_quotation_marks(self):
+        self.assertEqual(report.tex('open: "or more" of 5" and -1'), "open: ``or more'' of 5\" and $-$1")
+
 
 class Chosen(Case):
     def test_columns_for_latex(self):
@@ -699,8 +712,11 @@ class Chosen(Case):
         self.report()
         self.assertIn(r"step & val. loss $\pm$ sd (seeds) & $\Delta$ nats [simultaneous 95\%] & verdict \\", self.read("tex"))
         self.assertIn(report.FITTED, self.read("tex"))
+        for words in ("* more parameters", report.tex(report.POWER)):      # of columns that are not there
+            self.assertNotIn(words, self.read("tex"))
         self.assertEqual(self.call("report", "--tex-columns", "verdict,step, parameters", "gpt2-ra-mla-full")[0], 0)
         self.assertIn(r"verdict & step & parameters \\", self.read("tex"))
+        self.assertIn("* more parameters", self.read("tex"))
         with contextlib.redirect_stderr(io.StringIO()) as said:
             self.assertEqual(self.call("report", "--tex-columns", "los", "gpt2-ra-mla-full")[0], 2)
         self.assertIn("there is no column 'los'; there are: step, verdict", said.getvalue())

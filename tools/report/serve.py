@@ -4,6 +4,7 @@
     /                       all experiments, and a form that compares
     /experiment/NAME        the page that `make report` writes, and the runs that wait
     /experiment/NAME/report.csv, .tex, .md, .json   its table
+    /experiment/NAME/NAME.tar.xz                    all its runs, as make publish writes them
     /run/IDENTITY           one run
     /compare?a=..&b=..      any two experiments, steps or runs
 
@@ -12,8 +13,10 @@ only this machine can reach the server.  It then also refuses requests for other
 a foreign web page whose name resolves to this machine learns nothing.
 """
 import argparse
+import contextlib
 import hashlib
 import http.server
+import io
 import ipaddress
 import os
 import socket
@@ -25,7 +28,7 @@ from html import escape
 
 from tools.plan import compared, config_difference, declaration, tuning
 from tools.report import about, ablation, decoding, page, plots, report
-from tools.results import notes, records, time_left
+from tools.results import archive, notes, records, time_left
 
 SECONDS = 5     # after which a page asks for a newer version
 KEPT_PAGES = 32
@@ -36,6 +39,7 @@ HEADERS = {"Cache-Control": "no-cache",
            "Cross-Origin-Resource-Policy": "same-origin"}
 TABLES = {"csv": report.as_csv, "tex": report.as_tex, "md": report.as_markdown, "json": report.as_json}
 KINDS = {".csv": "text/csv", ".tex": "text/x-tex", ".md": "text/markdown", ".json": "application/json"}
+PUBLISHED = ".tar.xz"
 HOME = '<p><a href="/">All experiments</a></p>'
 
 
@@ -130,7 +134,21 @@ def experiment(db, runs, name):
         table = report.tabulate(db, runs, name, steps)
     except records.Problem as problem:     # no run is finished: only curves
         return unfinished(name, steps, planned, str(problem), notes.shown(runs, name))
-    return report.as_live_html(table, steps, run_link, SECONDS, HOME, report.table_files(f"{quoted(name)}/"), planned)
+    return report.as_live_html(table, steps, run_link, SECONDS, HOME, report.table_files(f"{quoted(name)}/"),
+                               published_link(name), planned)
+
+
+def published_link(name):
+    return page.Link.to(f"{quoted(name)}/{quoted(name)}{PUBLISHED}", f"{name}{PUBLISHED} (make publish)")
+
+
+def published(runs, name):
+    file = io.BytesIO()
+    try:
+        archive.write(runs, name, file)
+    except (archive.Refused, ValueError) as problem:
+        raise Missing(str(problem)) from problem
+    return file.getvalue()
 
 
 def table_file(db, runs, name, ending):
@@ -150,7 +168,8 @@ def unfinished(name, steps, planned, problem, note):
              report.runs_html(steps, run_link, planned)]
     head = page.head_html(name, about.question(name), about.facts(every) + about.noted(note),
                           compared.line([step.config for step in steps]))
-    return page.document(name, [HOME, head, page.contents_html(parts), *parts], drawn, SECONDS)
+    return page.document(name, [HOME, head, page.contents_html(parts, (), published_link(name)), *parts], drawn,
+                         SECONDS)
 
 
 def numbers_html(named):
@@ -233,9 +252,13 @@ def compare(db, _runs, a, b):
 
 # ---------------------------------------------------------------- the server
 
+def parts_of(path):
+    return [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
+
+
 def answer(db, runs, address):
     """The page of an address."""
-    path = [urllib.parse.unquote(part) for part in address.path.strip("/").split("/")]
+    path = parts_of(address.path)
     asked = dict(urllib.parse.parse_qsl(address.query))
     match path:
         case [""]:
@@ -255,7 +278,7 @@ class Pages:
     """Makes a page again only if its files have changed."""
 
     def __init__(self, runs):
-        self.runs, self.lock, self.kept = runs, threading.Lock(), {}
+        self.runs, self.lock, self.packing, self.kept = runs, threading.Lock(), threading.Lock(), {}
         self.database = os.path.join(runs, "results.db")
 
     def stamp(self, path):
@@ -284,6 +307,8 @@ class Pages:
             return 404, b"no such page"
         if "\0" in urllib.parse.unquote(target):     # no file, and no name in the database
             return 404, b"no such page"
+        if address.path.endswith(PUBLISHED):
+            return self.pack(address.path)
         with self.lock:
             stamp = self.stamp(address.path)
             if self.kept.get(target, (None,))[0] != stamp:
@@ -295,17 +320,37 @@ class Pages:
                 self.kept[target] = stamp, made
             return self.kept[target][1]
 
+    def pack(self, path):
+        """All runs of an experiment: it may take seconds, in which others get their pages."""
+        match parts_of(path):
+            case ["experiment", name, file] if file == name + PUBLISHED:
+                with self.packing:
+                    return self.answered(lambda: published(self.runs, name))
+        return 404, b"no such page"
+
     def make(self, address):
+        def asked():
+            with contextlib.closing(records.connect(self.database)) as db:
+                return answer(db, self.runs, address).encode()
+        return self.answered(asked)
+
+    @staticmethod
+    def answered(make):
         try:
-            db = records.connect(self.database)
-            try:
-                return 200, answer(db, self.runs, address).encode()
-            finally:
-                db.close()
+            return 200, make()
         except Missing as problem:
             return 404, str(problem).encode()
         except (records.Problem, records.sqlite3.Error, OSError) as problem:
             return 503, str(problem).encode()
+
+
+def kind_of(target):
+    """Only what stands below an experiment is a file."""
+    parts = parts_of(urllib.parse.urlsplit(target).path)
+    if len(parts) > 2 and parts[-1].endswith(PUBLISHED):
+        return "application/x-xz"
+    ending = os.path.splitext(parts[-1])[1] if len(parts) > 2 else ""
+    return f"{KINDS.get(ending, 'text/html')}; charset=utf-8"
 
 
 def stat_or_none(path):
@@ -333,8 +378,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def reply(self, status, body, more=None):
         self.send_response(status)
-        kind = KINDS.get(os.path.splitext(self.path)[1], "text/html") if status == 200 else "text/plain"
-        headers = {"Content-Type": f"{kind}; charset=utf-8", **HEADERS, **(more or {}),
+        headers = {"Content-Type": kind_of(self.path) if status == 200 else "text/plain; charset=utf-8", **HEADERS, **(more or {}),
                    "Connection": "close", "Content-Length": str(len(body))}
         for name, value in headers.items():
             if status != 304 or name != "Content-Length":

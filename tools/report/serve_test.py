@@ -18,7 +18,7 @@ import urllib.parse
 from unittest import mock
 
 from tools.report import made_up, serve
-from tools.results import notes
+from tools.results import archive, notes
 from tools.testing import as_user, tap
 
 
@@ -157,6 +157,29 @@ class Pages(Case):
         for path in ("/experiment/gpt2-ra-mla-full/report.html", "/experiment/x/report.csv",
                      "/experiment/new%2Bodd/report.csv", "/experiment/gpt2-ra-mla-full/x"):
             self.assertEqual(self.ask(path)[0], 404)
+
+    def test_all_runs_as_make_publish_writes_them(self):
+        self.study()
+        self.assertIn('<a href="gpt2-ra-mla-full/gpt2-ra-mla-full.tar.xz">', self.page("/experiment/gpt2-ra-mla-full"))
+        self.assertIn('<a href="new%2Bodd/new%2Bodd.tar.xz">', self.page("/experiment/new%2Bodd"))
+        with connection(*self.server.server_address) as asked:
+            asked.request("GET", "/experiment/new%2Bodd/new%2Bodd.tar.xz")
+            answer = asked.getresponse()
+            self.assertEqual((answer.status, answer.headers["Content-Type"]), (200, "application/x-xz"))
+            file = os.path.join(self.runs.path, "x")
+            with open(file, "wb") as out:
+                out.write(answer.read())
+        head = archive.unpack(file, os.path.join(self.runs.path, "there"))
+        self.assertEqual((head["experiment"], len(head["files"])), ("new+odd", 2))
+        for path in ("/experiment/new%2Bodd/other.tar.xz", "/experiment/x/x.tar.xz", "/experiment/..%2Fx/..%2Fx.tar.xz",
+                     "/x.tar.xz"):
+            self.assertEqual(self.ask(path)[0], 404, path)
+
+    def test_words_that_look_like_a_file(self):
+        self.runs.add("e.csv", "0-x", 1, 3.0)
+        self.runs.rebuild()
+        for path in ("/experiment/e.csv", "/?q=e.csv", "/?q=.tar.xz"):
+            self.assertEqual(self.ask(path)[1]["Content-Type"], "text/html; charset=utf-8", path)
 
     def test_run(self):
         self.runs.add("e", "0-mla", 1, 3.0, moved="another machine", state="invalid",

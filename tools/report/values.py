@@ -33,12 +33,21 @@ LAST = re.compile("|".join((
     metric_names.VALIDATION_BITS_PER_BYTE, metric_names.CHANCE, metric_names.PARAMETERS,
     metric_names.FLOPS_PER_TOKEN, metric_names.PEAK_MEGABYTES, metric_names.DECODE_TOKEN_BYTES,
     metric_names.JUDGED_BY_ACCURACY, metric_names.LENGTH + "/.*")))
+# What these count is whole; a mean over seeds may not be.
+COUNTS = re.compile("|".join((
+    metric_names.PARAMETERS, metric_names.FLOPS_PER_TOKEN, metric_names.DECODE_TOKEN_BYTES,
+    metric_names.JUDGED_BY_ACCURACY, metric_names.LENGTH + "/[0-9]+/(rows|state_bytes)")))
 FIRST, BEST, SPEED, TRAINING = f"first {LOSS}", f"best {LOSS}", metric_names.TOKENS_PER_SECOND, metric_names.TRAIN_LOSS
 WINDOW = 100            # updates over which the training loss is averaged
 LAST_UPDATE = 2         # which one it was does not matter: later than the best
 
 
 # ---------------------------------------------------------------- writing
+
+def plain(name, value):
+    """The number of a cell: an integer if it counts something."""
+    return int(value) if COUNTS.fullmatch(name) and float(value).is_integer() else value
+
 
 def metrics_of(run, is_tuning):
     if is_tuning:
@@ -55,7 +64,7 @@ def cells_of(run, is_tuning):
         AUDITS: len(run.audits), FAILED: json.dumps(run.failed_audits) if run.failed_audits else None}
     cells = {name: str(value)[:HASH] if name in HASHES else str(value)
              for name, value in values.items() if value is not None}
-    cells |= {name: repr(float(value)) for name, value in numbers.items() if value is not None}
+    cells |= {name: repr(plain(name, float(value))) for name, value in numbers.items() if value is not None}
     return cells | {SYMBOL + name: value or EMPTY for name, value in run.config.items()}
 
 

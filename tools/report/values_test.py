@@ -61,6 +61,11 @@ class Values(Case):
                     "judged_by_accuracy": 1, "length/64/loss": 2.0 + seed, "length/64/rows": 8,
                     "length/64/accuracy": 0.5, "length/64/state_bytes": 512})
         self.assertIn("5 of 5 solve it, 0 there", self.judged_again("e"))
+        with open(self.file("e"), encoding="utf-8") as file:
+            text = file.read()
+        for count in ("parameters: 1000000", "judged_by_accuracy: 1", "length/64/rows: 8", "length/64/state_bytes: 512"):
+            self.assertIn(f"# {count}\n", text)
+        self.assertIn("# length/64/accuracy: 0.5\n", text)
 
     def test_what_chance_may_have_made(self):
         self.runs.study()

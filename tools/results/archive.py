@@ -89,7 +89,8 @@ def add(tar, path, data):
     tar.addfile(info, io.BytesIO(data))
 
 
-def publish(runs, experiment, out):
+def write(runs, experiment, file):
+    """The archive, into a file that is open; returns the head."""
     names.checked(names.NAME, "experiment", experiment)
     paths = files_of(runs, experiment)
     if not any(path.endswith("/run.json") for path in paths):
@@ -98,12 +99,17 @@ def publish(runs, experiment, out):
     head = {"format": FORMAT, "experiment": experiment, "commits": revision_of(runs, paths),
             "files": [{"path": path, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
                       for path, data in content.items()]}
+    with tarfile.open(fileobj=file, mode="w:xz", preset=6) as tar:
+        add(tar, HEAD, json.dumps(head, indent=1).encode())
+        for path, data in content.items():
+            add(tar, path, data)
+    return head
+
+
+def publish(runs, experiment, out):
     with tempfile.NamedTemporaryFile(dir=os.path.dirname(out) or ".", delete=False) as file:
         try:
-            with tarfile.open(fileobj=file, mode="w:xz", preset=6) as tar:
-                add(tar, HEAD, json.dumps(head, indent=1).encode())
-                for path, data in content.items():
-                    add(tar, path, data)
+            head = write(runs, experiment, file)
             file.flush()
             os.fsync(file.fileno())
             os.chmod(file.name, 0o644)
