@@ -39,7 +39,7 @@ class Comparison(Party):
         self.late = {form for form, found in (earlier or {}).items() if found.get("late")}
         self.result.forms = {form: found for form, found in (earlier or {}).items() if form not in self.late}
         self.old, self.pace = set(self.result.forms), 1     # forms whose time another run took; this one's time over that
-        symbols = row.set | bench_rows.ITERATIONS | ({"PRECISION": precision} if precision != "float32" else {})
+        symbols = row.set | bench_rows.ITERATIONS | {"PRECISION": precision}
         self.config = bench.configure(f"{row.name}-{precision}", row.start, row.fragments, symbols)
         self.directory = os.path.dirname(self.config)
         self.values, self.processors = dict(bench.tree.values()), bench.processors()

@@ -113,7 +113,7 @@ class Place(Party):
     def __init__(self, runner, figure, series, x, precision):
         super().__init__(runner.turns)
         self.runner, self.figure, self.series, self.x = runner, figure, series, x
-        symbols = figure.symbols(x) | ({"PRECISION": precision} if precision != "float32" else {})
+        symbols = figure.symbols(x) | {"PRECISION": precision}
         symbols |= {"RA_MLA_LATENT_DIM": 128} if figure.name == "attention" and series == "mla" else {}
         self.config = runner.configure(f"scaling-{figure.name}-{series.replace(' ', '')}-{x}", "",
                                        "small " + figure.series[series], symbols)
