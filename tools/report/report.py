@@ -298,11 +298,15 @@ def component_grid(table):
 
 def sweep_grid(table):
     def choice(sweep, rate):
-        if rate != sweep.chosen:
-            return ""
-        return "chosen, at the end of the list" if sweep.is_at_end else "chosen"
-    return ["step", "learning rate", "val. loss ± sd (seeds)", "diverged", "choice"], [
-        [sweep.step, rate, mean_sd(mean) if mean else "", str(diverged or ""), choice(sweep, rate)]
+        words = []
+        if rate == sweep.chosen:
+            words = ["chosen", *["at the end of the list"] * sweep.is_at_end]
+        if sweep.groups(rate):
+            words.append("seeds in two groups")
+        return ", ".join(words)
+    return ["step", "learning rate", "val. loss ± sd (seeds)", "every seed", "diverged", "choice"], [
+        [sweep.step, rate, mean_sd(mean) if mean else "", " ".join(f"{loss:.3f}" for _, loss in sweep.losses[rate]),
+         str(diverged or ""), choice(sweep, rate)]
         for sweep in table.sweeps for rate, mean, diverged in sweep.rates]
 
 
@@ -367,8 +371,8 @@ def sections(table):
     yield DIFFERS, [*difference_lines(table), *same_lines(table)], None
     yield "Score", score_lines(table), None
     if table.sweeps:
-        yield "Tuning", ["On seeds that no verdict uses: the lowest mean is taken, and a rate with "
-                         "which a run diverged is not."], sweep_grid(table)
+        yield "Tuning", ["On seeds that no verdict uses: the lowest mean is taken, but no rate with which a run "
+                         "diverged, and one whose seeds fall in two groups only where all do."], sweep_grid(table)
     if table.components:
         yield "Components", [], component_grid(table)
     if table.lengths:

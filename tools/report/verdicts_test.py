@@ -482,8 +482,22 @@ class Tuning(Case):
         self.assertEqual([rate for rate, _, _ in table["sweeps"][0]["rates"]],
                          ["1e-3", "3e-3", "1e-2", "1"])
         self.assertEqual(table["seeds"], [1, 2, 3])
-        self.assertRegex(text, r"1-x\+tuned +1e-2 +2\.0500 ± 0\.0707 \(2\) +chosen\n")
-        self.assertRegex(text, r"1-x\+tuned +1 +9\.0000 \(1\) +1\n")
+        self.assertRegex(text, r"1-x\+tuned +1e-2 +2\.0500 ± 0\.0707 \(2\) +2\.000 2\.100 +chosen\n")
+        self.assertRegex(text, r"1-x\+tuned +1 +9\.0000 \(1\) +9\.000 +1\n")
+        figure = self.figures("e")["Loss against learning rate"]
+        self.assertEqual([place for _, place in figure["places"]], ["1e-3", "3e-3", "1e-2", "1"])
+        lines = {one["name"]: (one["xs"], one["ys"]) for one in figure["series"]}
+        self.assertEqual(lines["1-x+tuned"], ([1e-3, 3e-3, 1e-2], [3.1, 2.55, 2.05]))   # not where a run diverged
+        self.assertEqual(lines["1-x+tuned, seed 11"], ([1e-3, 3e-3, 1e-2, 1.0], [3.0, 2.5, 2.0, 9.0]))
+
+    def test_seeds_in_two_groups_are_reported(self):
+        for rate, losses in (("1e-3", (2.31, 2.35, 2.32, 2.35, 2.31, 2.32)), ("2e-3", (2.4, 2.41, 2.42, 2.43, 2.44, 2.45))):
+            for seed, loss in enumerate(losses, 101):
+                self.runs.add("e-tuning", f"0-mla@{rate}", seed, loss, config={"LEARNING_RATE": rate})
+        self.runs.add("e", "0-mla", 1, 3.0, config={"LEARNING_RATE": "2e-3"})
+        _, text, _ = self.report("e")
+        self.assertRegex(text, r"0-mla +1e-3 .* seeds in two groups\n")
+        self.assertNotRegex(text, r"0-mla +2e-3 .* seeds in two groups\n")
 
     def test_a_choice_at_the_end_of_the_list_is_marked(self):
         for rate in ("1e-3", "1e-2"):
