@@ -27,7 +27,7 @@ import re
 import sys
 
 from tools.plan import config_difference, declaration, estimate, kconfig, tuning
-from tools.report import ablation, about, decoding, judging, memo, page, plots, samples, stats, values
+from tools.report import ablation, about, decoding, judging, memo, page, plots, samples, spread, stats, values
 from tools.report.ablation import short_number
 from tools.report.judging import plural
 from tools.results import metric_names, notes, records, time_left
@@ -40,6 +40,7 @@ DELTA, ACCURACY_DELTA = "Δ nats [simultaneous 95%]", "Δ accuracy % [simultaneo
 POWER = f"{100 * stats.POWER:.0f}% power from"
 BEYOND, DECODING = "Beyond the trained length", "Decoding"
 DIFFERS = "What differs"
+SPREAD = "Spread between seeds"
 ON_PAGE = "Components", "Samples", "Environment"    # not in the terminal
 LEAST_NAME = 20     # columns of a step's name
 NEXT = "Next look"
@@ -365,6 +366,9 @@ def sections(table):
         yield CONTROLS, [], control_grid(table)
     if table.effects:
         yield EFFECTS, effect_lines(table), effect_grid(table)
+    varied = spread.spreads(table.comparisons)
+    if varied:
+        yield SPREAD, [spread.ABOUT], spread.grid(varied)
     yield REMARKS, mark_lines(table) + reason_lines(table) + table.verification + table.notes, None
     yield PROBLEMS, table.problems, None
     yield UNFINISHED, table.unfinished, None
@@ -519,7 +523,7 @@ def as_tex(table, names=None):
     lines = tex_table(*tex_grid(table, names)) + tex_notes(mark_lines(table) + list(reading_lines(table))
                                                 + table.verification)
     for title, notes, extra in told_sections(table):
-        if title in (CONTROLS, EFFECTS, BEYOND, DECODING):
+        if title in (CONTROLS, EFFECTS, SPREAD, BEYOND, DECODING):
             lines += [rf"\par\bigskip\normalsize {title}\par\smallskip", *tex_table(*extra),
                       *tex_notes(notes)]
     return "\n".join(lines) + "\n"

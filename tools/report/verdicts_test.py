@@ -6,7 +6,7 @@ import re
 import statistics
 
 from tools.plan import declaration
-from tools.report import ablation, stats
+from tools.report import ablation, spread, stats
 from tools.report.made_up import Case
 from tools.testing import tap
 
@@ -462,6 +462,38 @@ class Null(Case):
         self.assertEqual(table["rows"][1]["delta"]["n"], 3)
         self.assertIn(ablation.LOST_SEEDS, table["rows"][1]["marks"])
         self.assertIn("1-mla-null, seed 1002: diverged", text)
+
+
+class Spread(Case):
+    """How much arms vary from seed to seed."""
+
+    def add(self, width, seeds=20, other=0.01):
+        chance = random.Random(1)
+        for seed in range(1, seeds + 1):
+            self.runs.add("e", "0-mla", seed, 3.0 + other * chance.gauss(0, 1))
+            self.runs.add("e", "1-x", seed, 2.0 + width * chance.gauss(0, 1))
+        return self.report("e")[1]
+
+    def test_a_steadier_step(self):
+        text = self.add(0.002)
+        self.assertIn("Spread between seeds:\n", text)
+        self.assertRegex(text, r"1-x +0-mla +0\.00\d\d +0\.0\d\d\d +-0\.00\d\d \[-0\.01?\d+, -0\.00\d\d\] +steadier")
+
+    def test_a_noisier_step(self):
+        self.assertRegex(self.add(0.05), r"1-x +0-mla .*\+0\.0\d\d\d\] +noisier")
+
+    def test_alike(self):
+        self.assertRegex(self.add(0.01), r"1-x +0-mla .*\] +open")
+
+    def test_few_seeds_say_nothing(self):
+        self.assertNotIn("Spread between seeds", self.add(0.05, seeds=7))
+
+    def test_the_numbers(self):
+        """A reference by hand: deviations 1 0 1 and 3 0 2, their differences -2 0 -1."""
+        found = spread.compare("1-x", "0-mla", (2, 3, 4), (0, 3, 5), 0.05)
+        self.assertEqual((found.difference.mean, found.difference.sd), (-1.0, 1.0))
+        self.assertAlmostEqual(found.difference.high, -1 + 4.302652729911275 / 3 ** 0.5)
+        self.assertEqual(found.verdict, "open")
 
 
 class Tuning(Case):
