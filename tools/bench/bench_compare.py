@@ -31,7 +31,7 @@ class Comparison:
         self.bench, self.name = bench, f"{row.name} ({precision})"
         self.limit, self.on_gpu, self.started = bench.limit, bench.backend != "cpu", time.monotonic()
         self.result = Result(row.name, precision, row.asked.get(precision), bench.backend, about=about or {})
-        symbols = row.set | bench_rows.ITERATIONS | ({"PRECISION": precision} if precision != "float32" else {})
+        symbols = row.set | bench_rows.ITERATIONS | {"PRECISION": precision}
         self.config = bench.configure(f"{row.name}-{precision}", row.start, row.fragments, symbols)
         self.directory = os.path.dirname(self.config)
         self.values, self.processors = dict(bench.tree.values()), bench.processors()

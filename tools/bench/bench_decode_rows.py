@@ -41,7 +41,7 @@ class Subject:
         self.runner, self.rounds, self.name = runner, o.rounds, f"{row.name}, batch {batch}, context {context}"
         self.found = {"row": row.name, "precision": o.precision, "batch": batch, "context": context,
                       "asked": row.asked.get(batch)}
-        symbols = row.set | ({"PRECISION": o.precision} if o.precision != "float32" else {})
+        symbols = row.set | {"PRECISION": o.precision}
         self.config = runner.configure(f"decode-{row.name}-{batch}-{context}", row.start, row.fragments, symbols)
         full = os.path.join(os.path.dirname(self.config), "full")
         kconfig.write_text(full, runner.tree.config_text())

@@ -103,7 +103,7 @@ def figures(longest, backend="cpu"):
 
 
 def measure_point(runner, figure, series, x, precision):
-    symbols = figure.symbols(x) | ({"PRECISION": precision} if precision != "float32" else {})
+    symbols = figure.symbols(x) | {"PRECISION": precision}
     symbols |= {"RA_MLA_LATENT_DIM": 128} if figure.name == "attention" and series == "mla" else {}
     config = runner.configure(f"scaling-{figure.name}-{series.replace(' ', '')}-{x}", "",
                               "small " + figure.series[series], symbols)

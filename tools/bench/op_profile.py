@@ -40,7 +40,7 @@ def lines(groups, iteration):
 
 
 def profile(runner, row, precision):
-    symbols = row.set | ({"PRECISION": precision} if precision != "float32" else {})
+    symbols = row.set | {"PRECISION": precision}
     ours = runner.start_ours(runner.configure(f"profile-{row.name}", row.start, row.fragments, symbols))
     ours.ask(WARM_UP)
     iteration = min(ours.ask(ITERATIONS))

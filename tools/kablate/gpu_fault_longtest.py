@@ -35,7 +35,7 @@ LIBRARY = OUTPUT / ("kablate_cuda.so" if ON_GPU else "kablate_emulated.so")
 WHY_NOT = None if LIBRARY.exists() else f"{LIBRARY.name} is not built"
 
 # Small, since the emulated GPU is slow.
-TINY = {**train_test.SETTINGS, "BACKEND": "cuda", "MODEL_LAYERS": 1, "MODEL_EMBD": 16, "MODEL_HEADS": 1,
+TINY = {**train_test.SETTINGS, "BACKEND": "cuda", "PRECISION": "float32", "MODEL_LAYERS": 1, "MODEL_EMBD": 16, "MODEL_HEADS": 1,
         "MODEL_BLOCK": 8, "RA_MLA_LATENT_DIM": 4, "RA_MLA_RA_WINDOW": 4, "TRAIN_BATCH": 1, "EVAL_ROWS": 1,
         "EVAL_SAMPLE": 0, "GPT2_MAX_ITERS": 3, "EVAL_INTERVAL": 1, "LOG_INTERVAL": 1, "CHECKPOINT_INTERVAL": 1,
         "POS": "rope", "EVAL_LENGTHS": "8", "DROPOUT": "0.1"}
@@ -56,7 +56,7 @@ def tiny(**settings):
 def of_some_length():
     """The program of a run that takes a second or two."""
     if ON_GPU:
-        return with_library(program(STUDY, STUDY_SETTINGS, BACKEND="cuda"))
+        return with_library(program(STUDY, STUDY_SETTINGS, BACKEND="cuda", PRECISION="float32"))
     return tiny(GPT2_MAX_ITERS=16, EVAL_INTERVAL=4, CHECKPOINT_INTERVAL=3)
 
 

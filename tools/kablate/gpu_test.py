@@ -18,6 +18,7 @@ tearDownModule = train_test.tearDownModule
 
 # What may differ between devices: sums in another order, over 60 updates.
 LOSS_ERROR = 2e-3
+FLOAT32 = {"BACKEND": "cuda", "PRECISION": "float32"}     # the default is bfloat16
 TRIAL = OUTPUT / "trial/kablate_cuda.so"        # tools/make/cuda.mk
 
 
@@ -30,7 +31,7 @@ HAS_GPU, IS_BUILT = there_is_a_gpu(), (OUTPUT / "kablate_cuda.so").exists()
 
 
 def on_gpu(**settings):
-    return program(STUDY, STUDY_SETTINGS, **{"BACKEND": "cuda", **settings})
+    return program(STUDY, STUDY_SETTINGS, **{**FLOAT32, **settings})
 
 
 @unittest.skipUnless(IS_BUILT, "the GPU backend is not built: no nvcc")
@@ -93,8 +94,7 @@ class Gpu(Case):
 
     def test_divergence_is_told_as_if_each_update_were_read(self):
         """Updates after the one that is not finite do nothing, and the explanation is of that one."""
-        wild = {"LEARNING_RATE": "1e30", "WARMUP_ITERS": 0, "BACKEND": "cuda", "CHECKPOINT_INTERVAL": 0,
-                "EVAL_INTERVAL": 60}
+        wild = {"LEARNING_RATE": "1e30", "WARMUP_ITERS": 0, **FLOAT32, "CHECKPOINT_INTERVAL": 0, "EVAL_INTERVAL": 60}
         often, rarely = Run(program(LOG_INTERVAL=1, **wild)), Run(program(LOG_INTERVAL=60, **wild))
         often.train(expect=DIVERGED)
         rarely.train(expect=DIVERGED)
@@ -197,7 +197,7 @@ class GpuRanks(Case):
     """Several processes on GPUs: as many GPUs as there are, or one that they share."""
 
     SETTINGS = {**STUDY_SETTINGS, "GPT2_MAX_ITERS": 20, "TRAIN_BATCH": 2, "TRAIN_ACCUMULATE": 4, "ORDERED_SUM": "y",
-                "BACKEND": "cuda"}
+                **FLOAT32}
 
     def run_with(self, ranks, **settings):
         run = mpi_longtest.Ranks(ranks, base=self.SETTINGS, **settings)

@@ -39,6 +39,9 @@ config-reference: $(O)/setup-python
 	$(Q)$(python) -m tools.plan.kconfig_doc >$(O)/configuration.md.new && \
 		mv $(O)/configuration.md.new $(O)/configuration.md && echo "see $(O)/configuration.md"
 
+studies: $(O)/setup-python $(O)/bin/match_width
+	$(Q)$(python) -m tools.plan.studies
+
 # The shell completes the literal names; the pattern takes NAME+FRAGMENT and reports wrong names.
 $(defconfigs): defconfig-%: $(O)/setup-python
 	$(Q)$(kconfig) defconfig $(call quoted,$*)
@@ -53,12 +56,13 @@ $(O)/generated/defaults: $(kconfig_needs)
 	$(Q)$(kconfig) generate --defaults --table $(@D)/config_table.h && touch $@
 $(O)/core/util/builtin.o: $(O)/generated/config_table.h
 
-.PHONY: $(kconfig_targets) $(defconfigs)
+.PHONY: $(kconfig_targets) $(defconfigs) studies
 
 #: Configuration
 #:   defconfig-NAME[+FRAGMENT...]  start from defconfigs/NAME;  defconfig: from the defaults
 #:   menuconfig, nconfig           choose in a menu;  guiconfig: in a window
 #:   set CONFIG_X=value ...        change single symbols
+#:   studies                       the declared studies and their runs
 #:   olddefconfig, oldconfig       bring an older .config up to date: by defaults, by asking
 #:   savedefconfig, listnewconfig, diffconfig    as in Linux;  config-reference: a page of all symbols
 #:

@@ -219,8 +219,10 @@ tune_and_run_in_time = status=0; $(again) -j1 plan-examined && $(if $1,$(again) 
 	runs-tuning-in-time $(and_then) if $(budget) --kind tuning 2>&1 | grep -q 'all runs have ended'; then \
 	$(again) $(side_by_side) $(1:%=runs-rate-%) $(and_then) $(again) built $(and_then) \
 	$(again) $(side_by_side) runs-run-in-time $(and_then) fi; exit $$status,$(again) $(side_by_side) runs-run-in-time)
-tune_and_run_here = status=0; $(if $1,$(again) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
-	$(again) built $(and_then)) $(again) $(side_by_side) $2 $(and_then) exit $$status
+# A rate stays empty while its list grows: then the plan has more runs that choose it.
+tune_and_run_here = status=0; $(if $1,while $(again) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
+	$(again) built $(and_then) test $$status = 0 && find $(1:%=$(plan)/%/rate) -empty | grep -q .; do :; done; \
+	)$(again) $(side_by_side) $2 $(and_then) exit $$status
 # On a terminal one process draws all runs: what make and they write goes to it.  (It ends make by a signal
 # after Ctrl-C, so it takes the place of the shell.)
 is_live = $(and $(MAKE_TERMOUT),$(MAKE_TERMERR),$(filter-out dumb,$(TERM)),$(if $(or $(SLURM),$(KABLATE_LIVE)),,yes))

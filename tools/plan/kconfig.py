@@ -35,6 +35,7 @@ ASSIGNMENT = re.compile(r"CONFIG_(\w+)=(.*)")
 NOT_SET = re.compile(r"# CONFIG_(\w+) is not set")
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+OWN = "# set by the user: "     # a line of .config: what does not follow the device
 
 
 class Assignment(NamedTuple):
@@ -80,6 +81,9 @@ class Tree(kconfiglib.Kconfig):
                 if prefix or not value:
                     raise Unfit([f"{sym.name}: a member of choice X must be named X_SOMETHING"])
                 self.members[sym.name] = choice, value.lower()
+        backends = set(self.named_choices["BACKEND"].syms)
+        self.followers = [item for item in self.items()
+                          if any(backends & kconfiglib.expr_items(condition) for _, condition in item.defaults)]
         self.ranges = {item: ranges.ranges_of(item) for item in self.items()}
         for item, listed in self.ranges.items():
             for name in {name for one in listed for name in one.names}:
@@ -112,17 +116,37 @@ class Tree(kconfiglib.Kconfig):
 
     def default(self, item):
         """The value that the item would have if it were not set."""
-        value = self.value(item)
-        for unset in (item, *getattr(item, "syms", ())):    # a choice has members
-            unset.unset_value()
+        value, was_set = self.value(item), self.is_set(item)
+        self.unset(item)
         default = self.value(item)
-        if value is not None:
+        if was_set and value is not None:
             self.assign(Assignment(item.name, value, ""))
         return default
 
-    def usual(self):
-        """The items that may be set and have their default value."""
-        return [item for item in self.items() if item.visibility and self.value(item) == self.default(item)]
+    def unset(self, item):
+        for one in (item, *getattr(item, "syms", ())):      # a choice has members
+            one.unset_value()
+
+    def is_set(self, item):
+        return (item.user_selection if isinstance(item, Choice) else item.user_value) is not None
+
+    def free(self, own=()):
+        """The followers that have their default and that the user did not set: a device may change them.
+
+        A .config has a value for every symbol, so it says which of them the user set.
+        """
+        return [item for item in self.followers
+                if item.name not in own and self.value(item) is not None and self.value(item) == self.default(item)]
+
+    def own(self, path):
+        """What the .config says that the user set."""
+        lines = (read_text(path) or "").split("\n")
+        return {renamed.current(name) for line in lines if line.startswith(OWN) for name in line[len(OWN):].split()}
+
+    def release(self, path):
+        """Lets what nobody set follow the device."""
+        for item in self.free(self.own(path)):
+            self.unset(item)
 
     def find(self, name):
         sym = self.syms.get(name)
@@ -323,19 +347,28 @@ class Tree(kconfiglib.Kconfig):
             self.unset_values()
             return "Using the default values"
         self.merge(self.read(filename))
+        self.release(filename)
         return f"Loaded configuration '{filename}'"
 
     def write_config(self, filename=None, header=None, save_old=True, verbose=None):
         """Write .config whole or not at all; keep the previous one as .config.old."""
         self.check_ranges()     # menus set one symbol at a time
         filename = filename or config_path()
-        old, new = read_text(filename), self.config_text(header)
+        old, new = read_text(filename), self.saved_text(header)
         if old == new:
             return f"No change to '{filename}'"
         if old and save_old:
             write_text(filename + ".old", old)
         write_text(filename, new)
         return f"Configuration written to '{filename}'"
+
+    def saved_text(self, header=None):
+        own = " ".join(item.name for item in self.followers if self.is_set(item) and self.value(item) is not None)
+        return self.config_text((header or self.config_header) + (OWN + own + "\n" if own else ""))
+
+    def is_unsaved(self):
+        """For kconfiglib's menus, which would call every symbol that follows the device a change."""
+        return read_text(config_path()) != self.saved_text()
 
     def config_text(self, header=None):
         """All of it, as in a .config."""
@@ -575,26 +608,36 @@ def with_quotes(tree, assignment):
     return f'CONFIG_{match[1]}="{kconfiglib.escape(match[2])}"'
 
 
-def tell_kept(tree, usual):
-    """What had its default and keeps its value has another default now."""
-    for item in usual:
-        value = tree.value(item)
-        default = tree.default(item)
-        if None not in (value, default) and value != default:
-            print(f"kept: CONFIG_{item.name}={value}; its default is {default} now")
+def settings(tree):
+    """Value and default of every item that may be set."""
+    return {item: (tree.value(item), tree.default(item)) for item in tree.items() if item.visibility}
+
+
+def tell_kept(tree, before):
+    """What keeps its value has another default now: it had the default of before, or the user set it."""
+    for item, (old, old_default) in before.items():
+        value, default = tree.value(item), tree.default(item)
+        if None in (value, default) or value == default:
+            if item in tree.followers and value not in (None, old):
+                print(f"now: CONFIG_{item.name}={value}, which was {old}")
+        elif old == old_default or item in tree.followers and default != old_default:
+            print(f"kept: CONFIG_{item.name}={value}; its default is {default} now: "
+                  f"make set {assignment_text(item, default)}")
 
 
 def command_set(tree, args):
     load_present(tree)
-    present = tree.read(config_path())
-    usual = tree.usual()
+    free = tree.free(tree.own(config_path()))
+    names = {name for item in free for name in (item.name, *(sym.name for sym in getattr(item, "syms", ())))}
+    present = [a for a in tree.read(config_path()) if a.name not in names]
+    before = settings(tree)
     changes, problems = tree.parse([with_quotes(tree, one) for one in args.assignment], "")
     if problems:
         raise Unfit(problems)
     idle = tree.merge(present, changes)
     refuse_without_effect(tree, changes)
     tell_idle(idle)
-    tell_kept(tree, [item for item in usual if item.name not in {a.name for a in changes}])
+    tell_kept(tree, {item: was for item, was in before.items() if item.name not in {a.name for a in changes}})
     print(tree.write_config())
 
 
@@ -611,6 +654,7 @@ def command_menuconfig(tree, _args):
     import menuconfig
     if os.path.exists(config_path()):
         load_present(tree)
+    menuconfig._needs_save = tree.is_unsaved
     menuconfig.menuconfig(tree)
 
 
@@ -622,6 +666,7 @@ def command_guiconfig(tree, _args):
         raise Unfit([f"guiconfig needs tkinter (Debian: python3-tk): {error}"]) from None
     if os.path.exists(config_path()):
         load_present(tree)
+    guiconfig._needs_save = tree.is_unsaved
     try:
         guiconfig.menuconfig(tree)
     except tkinter.TclError as error:
@@ -639,11 +684,13 @@ def command_oldconfig(tree, _args):
                 oldconfig.oldconfig(node)
     except EOFError:
         raise Unfit(["no answer: 'make olddefconfig' asks nothing and takes the defaults"]) from None
+    tree.release(config_path())
     print(tree.write_config())
 
 
 def command_olddefconfig(tree, _args):
     tell_dropped(load_leniently(tree)[1])
+    tree.release(config_path())
     print(tree.write_config())
 
 

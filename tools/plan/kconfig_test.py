@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of tools/plan/kconfig.py and of the Kconfig files, defconfigs and fragments themselves."""
 import errno
+import itertools
 import os
 import pty
 import re
@@ -308,7 +309,8 @@ class Accepted(Case):
     def test_only_a_gpu_keeps_activations_in_bfloat16(self):
         chosen = 'CONFIG_PRECISION="bfloat16"\n'
         self.assertIsNone(self.resolve(chosen)["STORE_ACTIVATIONS"])
-        self.assertIsNone(self.resolve('CONFIG_BACKEND="cuda"\n')["STORE_ACTIVATIONS"])
+        self.assertEqual(self.resolve('CONFIG_BACKEND="cuda"\n')["STORE_ACTIVATIONS"], "bfloat16")
+        self.assertIsNone(self.resolve('CONFIG_BACKEND="cuda"\nCONFIG_PRECISION="float32"\n')["STORE_ACTIVATIONS"])
         self.assertEqual(self.resolve(chosen + 'CONFIG_BACKEND="cuda"\n')["STORE_ACTIVATIONS"], "bfloat16")
         for kept in ("float32", "bfloat16", "bfloat16_residual"):
             text = chosen + f'CONFIG_BACKEND="cuda"\nCONFIG_STORE_ACTIVATIONS="{kept}"\n'
@@ -371,12 +373,82 @@ class Commands(Case):
 
     def test_set_tells_what_keeps_the_default_of_before(self):
         self.write(DEFAULTS)
-        self.assertIn("kept: CONFIG_RECOMPUTE=y; its default is n now\n", self.succeed("set", "CONFIG_BACKEND=cuda"))
-        self.assertIn("CONFIG_RECOMPUTE=y\n", self.read())
+        self.assertIn('kept: CONFIG_LEARNING_RATE=3e-3; its default is 6e-3 now: make set CONFIG_LEARNING_RATE="6e-3"\n',
+                      self.succeed("set", "CONFIG_OPTIMIZER=adamwspam"))
+        self.assertIn('CONFIG_LEARNING_RATE="3e-3"\n', self.read())
         self.write(DEFAULTS)
-        self.assertNotIn("CONFIG_RECOMPUTE", self.succeed("set", "CONFIG_BACKEND=cuda", "CONFIG_RECOMPUTE=n"))
+        self.assertNotIn("RATE", self.succeed("set", "CONFIG_OPTIMIZER=adamwspam", "CONFIG_LEARNING_RATE=6e-3",
+                                              "CONFIG_MIN_LEARNING_RATE=6e-4"))
         self.assertNotIn("kept", self.succeed("set", "CONFIG_GPT2_MAX_ITERS=7"))
-        self.assertNotIn("kept", self.succeed("set", "CONFIG_RECOMPUTE=y"))
+        self.assertNotIn("kept", self.succeed("set", "CONFIG_LEARNING_RATE=3e-3"))
+
+    ON_GPU = {"BACKEND": "cuda", "PRECISION": "bfloat16", "STORE_ACTIVATIONS": "bfloat16", "RECOMPUTE": "n",
+              "MERGE_LINEARS": "y"}
+    ON_CPU = {"BACKEND": "cpu", "PRECISION": "float32", "STORE_ACTIVATIONS": None, "RECOMPUTE": "y", "MERGE_LINEARS": "n"}
+
+    def of_the_device(self):
+        tree = kconfig.Tree()
+        tree.load(self.config)
+        return {name: value for name, value in tree.values().items() if name in self.ON_GPU}
+
+    def test_a_device_brings_its_defaults(self):
+        self.succeed("defconfig", "gpt2-ra-mla-full+124m")
+        self.assertEqual(self.of_the_device(), self.ON_CPU)
+        before = self.read()
+        said = self.succeed("set", "CONFIG_BACKEND=cuda")
+        self.assertEqual(self.of_the_device(), self.ON_GPU)
+        for line in ("PRECISION=bfloat16, which was float32", "RECOMPUTE=n, which was y", "MERGE_LINEARS=y, which was n"):
+            self.assertIn(f"now: CONFIG_{line}\n", said)
+        self.assertNotIn("kept", said)
+        self.succeed("set", "CONFIG_BACKEND=cpu")
+        self.assertEqual(self.read(), before)
+
+    def test_the_order_of_settings_does_not_matter(self):
+        """The device first or last: also before what else its defaults depend on."""
+        for changes in (("BACKEND=cuda", "MODEL_EMBD=256", "PRECISION=float32"),
+                        ("BACKEND=cuda", "RECOMPUTE=y", "STORE_ACTIVATIONS=float32")):
+            found = set()
+            for order in itertools.permutations(changes):
+                if order.index("BACKEND=cuda") > order.index(changes[-1]) and "STORE" in changes[-1]:
+                    continue    # refused: there is none on the CPU
+                self.write(DEFAULTS)
+                for change in order:
+                    self.succeed("set", "CONFIG_" + change)
+                found.add(self.read())
+            self.assertEqual(len(found), 1, changes)
+        self.assertEqual(self.of_the_device(), {**self.ON_GPU, "RECOMPUTE": "y", "STORE_ACTIVATIONS": "float32",
+                                                "MERGE_LINEARS": "n"})
+
+    def test_a_device_keeps_what_the_user_set_and_says_so_once(self):
+        for in_between in ("CONFIG_GPT2_MAX_ITERS=8", "CONFIG_BACKEND=cpu"):
+            self.write(DEFAULTS)
+            self.succeed("set", "CONFIG_RECOMPUTE=y", "CONFIG_PRECISION=float64")
+            self.succeed("set", in_between)
+            said = self.succeed("set", "CONFIG_BACKEND=cuda")
+            self.assertIn("kept: CONFIG_RECOMPUTE=y; its default is n now: make set CONFIG_RECOMPUTE=n\n", said)
+            self.assertIn("kept: CONFIG_PRECISION=float64; its default is bfloat16 now: "
+                          'make set CONFIG_PRECISION="bfloat16"\n', said)
+            self.assertEqual(self.of_the_device()["RECOMPUTE"], "y")
+            self.assertNotIn("kept", self.succeed("set", "CONFIG_GPT2_MAX_ITERS=7"))
+            self.succeed("olddefconfig")
+            self.assertIn("# set by the user: PRECISION RECOMPUTE\n", self.read())
+
+    def test_a_device_keeps_what_a_fragment_set(self):
+        self.succeed("defconfig", "smoke+bf16")
+        self.succeed("set", "CONFIG_BACKEND=cuda")
+        self.succeed("set", "CONFIG_BACKEND=cpu")
+        self.assertEqual(self.of_the_device()["PRECISION"], "bfloat16")
+
+    def test_a_configuration_of_before_keeps_its_device_and_precision(self):
+        """It does not say what the user set: what is not the default is his."""
+        self.write(DEFAULTS)
+        self.succeed("set", "CONFIG_BACKEND=cuda", "CONFIG_PRECISION=float32", "CONFIG_RECOMPUTE=y")
+        before = re.sub("# set by the user.*\n", "", self.read())
+        self.write(before)
+        self.succeed("check")
+        self.succeed("set", "CONFIG_GPT2_MAX_ITERS=7")
+        self.assertEqual({name: self.of_the_device()[name] for name in ("PRECISION", "RECOMPUTE")},
+                         {"PRECISION": "float32", "RECOMPUTE": "y"})
 
     def test_a_file_may_have_the_old_name_of_a_symbol(self):
         self.write(DEFAULTS.replace("CONFIG_RECOMPUTE=y", "CONFIG_REMAKE=y"))
@@ -775,6 +847,23 @@ class Menus(Case):
         self.assertIn("GPT2_MAX_ITERS=600\n", DEFAULTS)
         self.assertEqual(self.read(), DEFAULTS.replace("_ITERS=600\n", "_ITERS=77\n"))
         self.assertEqual(self.read("config.old"), DEFAULTS)
+
+    def test_a_device_brings_its_defaults(self):
+        self.write(DEFAULTS)
+        status = self.drive("/", "^BACKEND_CUDA$", "\n", " ", "s", "\n", "\n", "q")
+        self.assertEqual(status, 0, self.shown)
+        saved = self.read()
+        self.write(DEFAULTS)
+        self.succeed("set", "CONFIG_BACKEND=cuda")
+        self.assertEqual(saved, self.read())
+        self.assertIn("CONFIG_PRECISION_BFLOAT16=y\n", saved)
+
+    def test_what_is_set_here_stays(self):
+        self.write(DEFAULTS)
+        self.drive("/", "^RECOMPUTE$", "\n", " ", " ", "s", "\n", "\n", "q")
+        self.assertIn("# set by the user: RECOMPUTE\n", self.read())
+        self.succeed("set", "CONFIG_BACKEND=cuda")
+        self.assertIn("CONFIG_RECOMPUTE=y\n", self.read())
 
     def test_a_value_out_of_range_is_not_saved(self):
         self.write(DEFAULTS)

@@ -166,12 +166,17 @@ def match_width(tree, base, step, steps):
 
 def tune(tree, base, step, rates, seeds, directory):
     """Makes the candidates; gives the step the rate chosen among them, if one was chosen."""
-    for rate in rates:
+    def add(rate):
         candidate = dataclasses.replace(step, label=f"{step.label}@{rate}", is_tuned=False,
                                         rate=rate, candidates=[], named=set())
         candidate.generated = step.generated + tuning.assignments(step.values, rate)
         resolve(tree, base, candidate)
         step.candidates.append(candidate)
+    for rate in rates:
+        add(rate)
+    for rate in tuning.added(directory, step, seeds):
+        add(rate)
+    step.candidates.sort(key=lambda candidate: float(candidate.rate))
     step.rate = tuning.chosen(directory, step, seeds)
     if step.rate is not None:
         step.generated += tuning.assignments(step.values, step.rate)
@@ -419,10 +424,10 @@ def write(steps, values, head, directory, configuration):
 
 def choose_rate(steps, values, args):
     step = next(step for step in steps if step.name == args.choose)
-    rate = tuning.choose(args.output, step, tuning_seeds(values),
-                         os.path.join(args.runs, "results.db"),
-                         lambda candidate, seed: identity(args.output, candidate, seed))
-    print(f"{step.name}: learning rate {rate}")
+    for sentence in tuning.choose(args.output, step, tuning_seeds(values), tuning.rates(values["TUNE_RATES"]),
+                                  os.path.join(args.runs, "results.db"),
+                                  lambda candidate, seed: identity(args.output, candidate, seed)):
+        print(f"{step.name}: {sentence}")
 
 
 def main(argv):

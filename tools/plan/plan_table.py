@@ -110,6 +110,15 @@ def data_notes(steps):
                          for note in token_files.notes(step.values, *estimate.updates_and_tokens(step.values)))
 
 
+def added_rates(steps, listed):
+    """Those that tuning tried beyond CONFIG_TUNE_RATES."""
+    for step in tuned_steps(steps):
+        more = [c.rate for c in step.candidates if c.rate not in listed]
+        if more:
+            yield f"{step.name}: the best rate was at the end of the list: {', '.join(more)} " \
+                  f"{'was' if len(more) == 1 else 'were'} added"
+
+
 def notes(steps, seeds):
     """Remarks that a reader of the plan should see before it runs."""
     baselines = {step.baseline for step in steps if step.selected}
@@ -193,7 +202,8 @@ def show(tree, head, steps, values, args):
     total(costs, args.jobs)
     if head["declaration"]:
         print(f"\ndeclared: {declaration.text(**head['declaration'])}")
-    for note in (*override_lines(tree, steps, values), *notes(steps, head["seeds"])):
+    listed = tuning.rates(values["TUNE_RATES"]) if values["TUNE_RATES"] else ()
+    for note in (*override_lines(tree, steps, values), *added_rates(steps, listed), *notes(steps, head["seeds"])):
         print(f"note: {note}")
     for line in scale_lines(tree, values):
         print(line)

@@ -4,11 +4,13 @@ import json
 import math
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
 import time
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
@@ -628,6 +630,33 @@ class Choice(unittest.TestCase):
         rates = ["1e-3", "3e-3", "1e-2"]
         self.assertEqual([tuning.is_at_end(rate, rates) for rate in rates], [True, False, True])
 
+    def test_groups(self):
+        two = [2.31, 2.35, 2.32, 2.35, 2.31, 2.32]
+        self.assertEqual(tuning.groups(two), ([2.31, 2.31, 2.32, 2.32], [2.35, 2.35]))
+        for one in ([2.31, 2.32, 2.33, 2.34, 2.35, 2.36], [2.31, 2.32, 2.31, 2.32, 2.31, 2.9],  # a lost seed is no group
+                    two[:5], [*two[:5], math.inf], [2.3] * 6):
+            self.assertIsNone(tuning.groups(one), one)
+
+    def test_false_alarms_of_groups(self):
+        """As docs/statistics.md says, of the noise of ordinary seeds."""
+        chance = random.Random(1)
+        alarms = sum(tuning.groups([chance.gauss(0, 1) for _ in range(6)]) is not None for _ in range(4000))
+        self.assertTrue(0.025 < alarms / 4000 < 0.045, alarms)
+
+    def test_a_rate_whose_seeds_fall_in_groups_is_passed_over(self):
+        sweep = {"6e-3": [2.34, 2.35, 2.36, 2.37, 2.38, 2.39], "1.2e-2": [2.31, 2.35, 2.32, 2.35, 2.31, 2.32]}
+        self.assertEqual(tuning.best(sweep), "6e-3")
+        self.assertEqual([*tuning.remarks(sweep, "6e-3")], [
+            "with 1.2e-2 the seeds fall in two groups, 2.3100 to 2.3200 and 2.3500 to 2.3500: it is passed over"])
+        del sweep["6e-3"]
+        self.assertEqual(tuning.best(sweep), "1.2e-2")
+        self.assertIn("so they do with every rate", [*tuning.remarks(sweep, "1.2e-2")][0])
+
+    def test_the_rate_beyond_an_end(self):
+        rates = ["4e-3", "6e-3", "9e-3"]
+        self.assertEqual([tuning.beyond(rate, rates) for rate in rates], ["2.7e-3", None, "1.3e-2"])
+        self.assertIsNone(tuning.beyond("4e-3", rates[:2]))     # of two, either is at an end
+
     def test_lists(self):
         self.assertEqual(tuning.rates("1e-3, 3e-3,.1"), ["1e-3", "3e-3", ".1"])
         for wrong in ("1e-3", "1e-3,1e-3", "2,1", "1,x", "0,1", "-1,1", "1,,2", "nan,1"):
@@ -651,6 +680,44 @@ class Tuned(PlanCase):
         self.write(f"{tuning.key(found.candidates, plan_words.tuning_seeds(values))} {rate}\n",
                    f"plan/{step}/rate")
 
+    def choose_by(self, loss, *settings):
+        """The sentences of choices, one after the other, where a function of the rate gives the loss of each seed."""
+        os.environ["KCONFIG_CONFIG"] = self.config
+        self.addCleanup(os.environ.pop, "KCONFIG_CONFIG", None)
+        self.listed("mla mla+tuned", *settings)
+        said = []
+        with mock.patch.object(tuning.records, "connect"), \
+                mock.patch.object(tuning, "recorded_loss", lambda _, identity: loss(*identity)):
+            while not said or "is tried" in said[-1]:
+                steps, values = plan.plan(kconfig.Tree(), self.path("plan"))
+                said += tuning.choose(self.path("plan"), steps[1], plan_words.tuning_seeds(values),
+                                      tuning.rates(values["TUNE_RATES"]), "", lambda c, seed: (float(c.rate), seed))
+        steps, _ = plan.plan(kconfig.Tree(), self.path("plan"))
+        return said, steps[1]
+
+    def test_a_best_rate_at_an_end_widens_the_list(self):
+        rates = 'CONFIG_TUNE_RATES="4e-3,6e-3,9e-3"'
+        said, step = self.choose_by(lambda rate, seed: abs(rate - 1.35e-2), rates)
+        self.assertEqual(said, ["the best rate, 9e-3, is at the end of the list: 1.3e-2 is tried, too",
+                                "the best rate, 1.3e-2, is at the end of the list: 1.9e-2 is tried, too",
+                                "learning rate 1.3e-2"])
+        self.assertEqual([c.rate for c in step.candidates], ["4e-3", "6e-3", "9e-3", "1.3e-2", "1.9e-2"])
+        self.assertEqual(step.rate, "1.3e-2")
+        self.plan()
+        self.assertIn("1-mla+tuned: the best rate was at the end of the list: 1.3e-2, 1.9e-2 were added", self.said)
+
+    def test_the_list_does_not_grow_without_end(self):
+        said, step = self.choose_by(lambda rate, seed: rate, 'CONFIG_TUNE_RATES="4e-3,6e-3,9e-3"')
+        self.assertEqual(len(said), tuning.MOST_ADDED + 1)
+        self.assertEqual(len(step.candidates), 3 + tuning.MOST_ADDED)
+        self.plan()
+        self.assertIn("is at the end of the list: a better one may lie beyond", self.said)
+
+    def test_another_list_forgets_what_was_added(self):
+        self.choose_by(lambda rate, seed: rate, 'CONFIG_TUNE_RATES="4e-3,6e-3,9e-3"')
+        said, step = self.choose_by(lambda rate, seed: abs(rate - 6e-3), 'CONFIG_TUNE_RATES="4e-3,6e-3,8e-3"')
+        self.assertEqual((said, len(step.candidates)), (["learning rate 6e-3"], 3))
+
     def test_candidates_first_then_the_step(self):
         self.listed("mla mla+tuned again-1", self.RATES)
         found = self.plan()["steps"][1]
@@ -660,7 +727,7 @@ class Tuned(PlanCase):
                      "plan-candidates := 1-mla+tuned@1e-3 1-mla+tuned@6e-3"):
             self.assertIn(line + "\n", self.read("plan/plan.mk"))
         self.assertIn("LEARNING_RATE to be chosen from 2", self.said)
-        self.assertIn("11 runs, 4 of them to tune", self.said)
+        self.assertIn("19 runs, 12 of them to tune", self.said)
         self.choose("1-mla+tuned", "6e-3")
         found = self.plan()["steps"][1]
         self.assertEqual(found["rate"], "6e-3")

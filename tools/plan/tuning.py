@@ -3,8 +3,11 @@
 A tuned step has a candidate for each rate of CONFIG_TUNE_RATES.  Each candidate is trained with
 every seed of CONFIG_TUNE_SEEDS as experiment EXPERIMENT-tuning, step STEP@RATE.  The rate with the
 lowest mean final validation loss wins; among equals the smallest; a rate at which a run diverged
-is the worst.  DIR/STEP/rate holds the choice with the key of its candidates; the rate becomes part
-of the step's configuration.
+is the worst, and one whose seeds fall in two groups is passed over.  DIR/STEP/rate holds the choice
+with the key of its candidates; the rate becomes part of the step's configuration.
+
+If the best of three rates or more is the first or the last, another one beyond it is tried: DIR/STEP/wider
+holds those that were added, with the key of the candidates of the list.  DIR/STEP/rate is empty then.
 """
 import hashlib
 import math
@@ -18,6 +21,9 @@ from tools.results import records
 # Rates that keep their ratio to LEARNING_RATE.
 FOLLOWING = ("MIN_LEARNING_RATE", "MUON_LEARNING_RATE")
 RATES = ("LEARNING_RATE", *FOLLOWING)
+MOST_ADDED = 4      # rates beyond the list
+LEAST_GROUPED = 6   # seeds that can fall in groups: at least two each
+GAP = 1.5           # between groups, over the widths of both
 
 
 def experiment(name):
@@ -54,10 +60,35 @@ def mean_loss(losses):
     return math.fsum(losses) / len(losses)
 
 
+def groups(losses):
+    """The two groups that the losses fall in, or None: docs/statistics.md has the rule, and its false alarms."""
+    ordered = sorted(losses)
+    if len(ordered) < LEAST_GROUPED or not all(map(math.isfinite, ordered)):
+        return None
+    gap, place = max((ordered[i] - ordered[i - 1], i) for i in range(2, len(ordered) - 1))
+    inside = ordered[-1] - ordered[0] - gap
+    return (ordered[:place], ordered[place:]) if gap > GAP * inside else None
+
+
 def best(sweep):
-    """The best rate of a dictionary from rates to losses; None if every rate diverged."""
-    rate = min(sweep, key=lambda rate: (mean_loss(sweep[rate]), float(rate)))
-    return rate if math.isfinite(mean_loss(sweep[rate])) else None
+    """The best rate of a dictionary from rates to losses; None if every rate diverged.
+
+    Rates whose seeds fall in two groups are left out, unless they do so with every rate.
+    """
+    known = {rate: losses for rate, losses in sweep.items() if math.isfinite(mean_loss(losses))}
+    whole = {rate: losses for rate, losses in known.items() if not groups(losses)} or known
+    return min(whole, key=lambda rate: (mean_loss(whole[rate]), float(rate)), default=None)
+
+
+def beyond(rate, all_rates):
+    """The next rate beyond an end of the list, as far as the last step of the list; None: there is no such end."""
+    values = sorted(map(float, all_rates))
+    if len(values) < 3 or not is_at_end(rate, all_rates):
+        return None
+    ratio = values[0] / values[1] if float(rate) == values[0] else values[-1] / values[-2]
+    digits, power = f"{float(rate) * ratio:.1e}".split("e")
+    found = f"{digits.removesuffix('.0')}e{int(power)}"
+    return found if not values[0] <= float(found) <= values[-1] else None
 
 
 def is_at_end(rate, all_rates):
@@ -97,8 +128,47 @@ def chosen(directory, step, seeds):
     return rate if asked == key(step.candidates, seeds) else None
 
 
-def choose(directory, step, seeds, db_path, identity):
-    """Choose from the results; identity(candidate, seed) names the runs."""
+def added(directory, step, seeds):
+    """The rates that were added to the list whose candidates the step has."""
+    text = directory and kconfig.read_text(wider_path(directory, step))
+    asked, *more = text.split() if text else (None,)
+    return more if asked == key(step.candidates, seeds) else []
+
+
+def wider_path(directory, step):
+    return os.path.join(directory, step.name, "wider")
+
+
+def widen(directory, step, seeds, listed, rate):
+    """Adds the rate beyond the best one, if that is at an end; returns it."""
+    more = [candidate.rate for candidate in step.candidates if candidate.rate not in listed]
+    new = beyond(rate, [candidate.rate for candidate in step.candidates])
+    if new is None or len(more) >= MOST_ADDED or len(listed) < 3:
+        return None
+    asked = key([candidate for candidate in step.candidates if candidate.rate in listed], seeds)
+    kconfig.write_text(wider_path(directory, step), " ".join([asked, *more, new]) + "\n")
+    kconfig.write_text(path(directory, step), "")
+    return new
+
+
+def span(losses):
+    return f"{min(losses):.4f} to {max(losses):.4f}"
+
+
+def remarks(sweep, rate):
+    """About rates whose seeds fall in two groups."""
+    for other, losses in sweep.items():
+        split = groups(losses)
+        if split and (other == rate or mean_loss(losses) < mean_loss(sweep[rate])):
+            yield f"with {other} the seeds fall in two groups, {' and '.join(map(span, split))}: " + \
+                ("so they do with every rate that did not diverge" if other == rate else "it is passed over")
+
+
+def choose(directory, step, seeds, listed, db_path, identity):
+    """Choose from the results; identity(candidate, seed) names the runs.  Returns sentences.
+
+    `listed` are the rates of CONFIG_TUNE_RATES: at an end of them another rate is added, and nothing is chosen yet.
+    """
     sweep, missing = {}, []
     try:
         db = records.connect(db_path)
@@ -115,5 +185,8 @@ def choose(directory, step, seeds, db_path, identity):
     if rate is None:
         raise Unfit([f"{step.name}: with every rate a run diverged; CONFIG_TUNE_RATES needs "
                      "smaller ones"])
+    new = widen(directory, step, seeds, listed, rate)
+    if new:
+        return [f"the best rate, {rate}, is at the end of the list: {new} is tried, too"]
     kconfig.write_text(path(directory, step), f"{key(step.candidates, seeds)} {rate}\n")
-    return rate
+    return [f"learning rate {rate}", *remarks(sweep, rate)]

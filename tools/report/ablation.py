@@ -156,6 +156,10 @@ class Sweep:
     step: str
     rates: list             # (rate, Mean of the losses or None, how many runs diverged), rising
     chosen: str = None      # by the step's own runs
+    losses: dict = field(default_factory=dict)      # rate -> [(seed, loss)] of the runs that did not diverge
+
+    def groups(self, rate):
+        return tuning.groups([loss for _, loss in self.losses[rate]])
 
     @property
     def is_at_end(self):
@@ -754,13 +758,15 @@ def sweeps_of(candidates, by_name):
         if at:
             groups.setdefault(step, []).append(candidate)
     for name, those in groups.items():
-        rates = []
+        rates, by_seed = [], {}
         for candidate in those:
             losses = [tuning.loss_of(run) for run in candidate.runs]
             rates.append((candidate.config["LEARNING_RATE"], mean_of(losses),
                           losses.count(math.inf)))
+            by_seed[candidate.config["LEARNING_RATE"]] = sorted(
+                (run.seed, loss) for run, loss in zip(candidate.runs, losses) if loss is not None and math.isfinite(loss))
         yield Sweep(name, sorted(rates, key=lambda entry: float(entry[0])),
-                    by_name[name].config.get("LEARNING_RATE") if name in by_name else None)
+                    by_name[name].config.get("LEARNING_RATE") if name in by_name else None, by_seed)
 
 
 def tabulate(experiment, steps, candidates=(), decoded=None, declared=None, planned=()):

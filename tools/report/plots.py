@@ -152,6 +152,26 @@ def against_context(rows, table, title, about, read, limit=None, **more):
             "places": doublings(sorted(contexts)), **more} if series else None
 
 
+def rates(rows, table):
+    """What tuned steps chose from: the mean, and every seed as a thin line."""
+    series, places = [], {}
+    shown = {row.step for row in rows}
+    for sweep in table.sweeps:
+        if sweep.step not in shown:
+            continue
+        places.update((float(rate), rate) for rate, _, _ in sweep.rates)
+        means = [(float(rate), mean.mean) for rate, mean, diverged in sweep.rates if mean and not diverged]
+        seeds = dict.fromkeys(seed for rate, _, _ in sweep.rates for seed, _ in sweep.losses[rate])
+        lines = [(sweep.step, means)] + [(f"{sweep.step}, seed {seed}", [
+            (float(rate), loss) for rate, _, _ in sweep.rates for own, loss in sweep.losses[rate] if own == seed])
+            for seed in seeds]
+        series += [{"step": sweep.step, "name": name, "thin": name != sweep.step, "xs": [x for x, _ in points],
+                    "ys": [short(y) for _, y in points]} for name, points in lines if points]
+    return {"kind": "lines", "title": "Loss against learning rate", "x": "learning rate", "series": series,
+            "about": "Final validation loss of the tuning seeds, in nats: means, and dotted every seed.",
+            "places": [[x, places[x]] for x in sorted(places)]} if series else None
+
+
 def speed(rows, table):
     return against_context(rows, table, "Decoding speed", "Tokens per second against context; "
                            "dotted: the limit that reading sets.", lambda m: m.tokens_per_second,
@@ -246,6 +266,7 @@ def figures(rows, by_name, baseline, table):
     yield finals(done, by_name)
     yield from curves([run for row in rows for run in by_name[row.step].runs])
     yield components(done, table)
+    yield rates(done, table)
     yield positions(done, table)
     yield speed(done, table)
     yield state(done, table)

@@ -27,7 +27,7 @@ import re
 import sys
 
 from tools.plan import config_difference, declaration, estimate, kconfig, tuning
-from tools.report import ablation, about, decoding, judging, memo, page, plots, samples, stats, values
+from tools.report import ablation, about, decoding, judging, memo, page, plots, samples, spread, stats, values
 from tools.report.ablation import short_number
 from tools.report.judging import plural
 from tools.results import metric_names, notes, records, time_left
@@ -40,6 +40,7 @@ DELTA, ACCURACY_DELTA = "Δ nats [simultaneous 95%]", "Δ accuracy % [simultaneo
 POWER = f"{100 * stats.POWER:.0f}% power from"
 BEYOND, DECODING = "Beyond the trained length", "Decoding"
 DIFFERS = "What differs"
+SPREAD = "Spread between seeds"
 ON_PAGE = "Components", "Samples", "Environment"    # not in the terminal
 LEAST_NAME = 20     # columns of a step's name
 NEXT = "Next look"
@@ -298,11 +299,15 @@ def component_grid(table):
 
 def sweep_grid(table):
     def choice(sweep, rate):
-        if rate != sweep.chosen:
-            return ""
-        return "chosen, at the end of the list" if sweep.is_at_end else "chosen"
-    return ["step", "learning rate", "val. loss ± sd (seeds)", "diverged", "choice"], [
-        [sweep.step, rate, mean_sd(mean) if mean else "", str(diverged or ""), choice(sweep, rate)]
+        words = []
+        if rate == sweep.chosen:
+            words = ["chosen", *["at the end of the list"] * sweep.is_at_end]
+        if sweep.groups(rate):
+            words.append("seeds in two groups")
+        return ", ".join(words)
+    return ["step", "learning rate", "val. loss ± sd (seeds)", "every seed", "diverged", "choice"], [
+        [sweep.step, rate, mean_sd(mean) if mean else "", " ".join(f"{loss:.3f}" for _, loss in sweep.losses[rate]),
+         str(diverged or ""), choice(sweep, rate)]
         for sweep in table.sweeps for rate, mean, diverged in sweep.rates]
 
 
@@ -361,14 +366,17 @@ def sections(table):
         yield CONTROLS, [], control_grid(table)
     if table.effects:
         yield EFFECTS, effect_lines(table), effect_grid(table)
+    varied = spread.spreads(table.comparisons)
+    if varied:
+        yield SPREAD, [spread.ABOUT], spread.grid(varied)
     yield REMARKS, mark_lines(table) + reason_lines(table) + table.verification + table.notes, None
     yield PROBLEMS, table.problems, None
     yield UNFINISHED, table.unfinished, None
     yield DIFFERS, [*difference_lines(table), *same_lines(table)], None
     yield "Score", score_lines(table), None
     if table.sweeps:
-        yield "Tuning", ["On seeds that no verdict uses: the lowest mean is taken, and a rate with "
-                         "which a run diverged is not."], sweep_grid(table)
+        yield "Tuning", ["On seeds that no verdict uses: the lowest mean is taken, but no rate with which a run "
+                         "diverged, and one whose seeds fall in two groups only where all do."], sweep_grid(table)
     if table.components:
         yield "Components", [], component_grid(table)
     if table.lengths:
@@ -514,7 +522,7 @@ def tex_grid(table, names):
 def as_tex(table, names=None):
     """To be \\input; needs nothing but the packages booktabs and graphicx."""
     headings, cells = tex_grid(table, names)
-    beside = [section for section in told_sections(table) if section[0] in (CONTROLS, EFFECTS, BEYOND, DECODING)]
+    beside = [section for section in told_sections(table) if section[0] in (CONTROLS, EFFECTS, SPREAD, BEYOND, DECODING)]
     shown = str([headings, cells, *(extra for _, _, extra in beside)])
     lines = tex_table(headings, cells) + tex_notes(
         [line for line in mark_lines(table) if line.split()[0] in shown]

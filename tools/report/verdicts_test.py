@@ -6,7 +6,7 @@ import re
 import statistics
 
 from tools.plan import declaration
-from tools.report import ablation, stats
+from tools.report import ablation, spread, stats
 from tools.report.made_up import Case
 from tools.testing import tap
 
@@ -464,6 +464,38 @@ class Null(Case):
         self.assertIn("1-mla-null, seed 1002: diverged", text)
 
 
+class Spread(Case):
+    """How much arms vary from seed to seed."""
+
+    def add(self, width, seeds=20, other=0.01):
+        chance = random.Random(1)
+        for seed in range(1, seeds + 1):
+            self.runs.add("e", "0-mla", seed, 3.0 + other * chance.gauss(0, 1))
+            self.runs.add("e", "1-x", seed, 2.0 + width * chance.gauss(0, 1))
+        return self.report("e")[1]
+
+    def test_a_steadier_step(self):
+        text = self.add(0.002)
+        self.assertIn("Spread between seeds:\n", text)
+        self.assertRegex(text, r"1-x +0-mla +0\.00\d\d +0\.0\d\d\d +-0\.00\d\d \[-0\.01?\d+, -0\.00\d\d\] +steadier")
+
+    def test_a_noisier_step(self):
+        self.assertRegex(self.add(0.05), r"1-x +0-mla .*\+0\.0\d\d\d\] +noisier")
+
+    def test_alike(self):
+        self.assertRegex(self.add(0.01), r"1-x +0-mla .*\] +open")
+
+    def test_few_seeds_say_nothing(self):
+        self.assertNotIn("Spread between seeds", self.add(0.05, seeds=7))
+
+    def test_the_numbers(self):
+        """A reference by hand: deviations 1 0 1 and 3 0 2, their differences -2 0 -1."""
+        found = spread.compare("1-x", "0-mla", (2, 3, 4), (0, 3, 5), 0.05)
+        self.assertEqual((found.difference.mean, found.difference.sd), (-1.0, 1.0))
+        self.assertAlmostEqual(found.difference.high, -1 + 4.302652729911275 / 3 ** 0.5)
+        self.assertEqual(found.verdict, "open")
+
+
 class Tuning(Case):
     def test_sweep(self):
         for rate, losses in (("1e-3", (3.0, 3.2)), ("1e-2", (2.0, 2.1)), ("3e-3", (2.5, 2.6))):
@@ -482,8 +514,22 @@ class Tuning(Case):
         self.assertEqual([rate for rate, _, _ in table["sweeps"][0]["rates"]],
                          ["1e-3", "3e-3", "1e-2", "1"])
         self.assertEqual(table["seeds"], [1, 2, 3])
-        self.assertRegex(text, r"1-x\+tuned +1e-2 +2\.0500 ± 0\.0707 \(2\) +chosen\n")
-        self.assertRegex(text, r"1-x\+tuned +1 +9\.0000 \(1\) +1\n")
+        self.assertRegex(text, r"1-x\+tuned +1e-2 +2\.0500 ± 0\.0707 \(2\) +2\.000 2\.100 +chosen\n")
+        self.assertRegex(text, r"1-x\+tuned +1 +9\.0000 \(1\) +9\.000 +1\n")
+        figure = self.figures("e")["Loss against learning rate"]
+        self.assertEqual([place for _, place in figure["places"]], ["1e-3", "3e-3", "1e-2", "1"])
+        lines = {one["name"]: (one["xs"], one["ys"]) for one in figure["series"]}
+        self.assertEqual(lines["1-x+tuned"], ([1e-3, 3e-3, 1e-2], [3.1, 2.55, 2.05]))   # not where a run diverged
+        self.assertEqual(lines["1-x+tuned, seed 11"], ([1e-3, 3e-3, 1e-2, 1.0], [3.0, 2.5, 2.0, 9.0]))
+
+    def test_seeds_in_two_groups_are_reported(self):
+        for rate, losses in (("1e-3", (2.31, 2.35, 2.32, 2.35, 2.31, 2.32)), ("2e-3", (2.4, 2.41, 2.42, 2.43, 2.44, 2.45))):
+            for seed, loss in enumerate(losses, 101):
+                self.runs.add("e-tuning", f"0-mla@{rate}", seed, loss, config={"LEARNING_RATE": rate})
+        self.runs.add("e", "0-mla", 1, 3.0, config={"LEARNING_RATE": "2e-3"})
+        _, text, _ = self.report("e")
+        self.assertRegex(text, r"0-mla +1e-3 .* seeds in two groups\n")
+        self.assertNotRegex(text, r"0-mla +2e-3 .* seeds in two groups\n")
 
     def test_a_choice_at_the_end_of_the_list_is_marked(self):
         for rate in ("1e-3", "1e-2"):

@@ -34,7 +34,7 @@ INSTEAD = {
     "make defconfig-gpt2-ra-mla-controlled && make": (
         "make defconfig-gpt2-ra-mla-controlled && make set CONFIG_SEEDS=1 CONFIG_TUNE_SEEDS=101 "
         "CONFIG_TUNE_RATES=6e-3,1.2e-2 CONFIG_RA_MLA_ABLATION_STEPS=0,2,6 && make",
-        "86 runs take minutes"),
+        "230 runs take long"),
     'make defconfig && make set CONFIG_PLAN_FACTORS="NORM=layer|rms" CONFIG_SEEDS=1,2,3,4,5,6,7,8 && make': (
         'make defconfig && make set CONFIG_PLAN_FACTORS="NORM=layer|rms" CONFIG_SEEDS=1 && make',
         "16 runs take minutes"),
