@@ -15,9 +15,9 @@ import sys
 import time
 from dataclasses import dataclass
 
-from tools.plan import kconfig
+from tools.plan import kconfig, sizes
 from tools.plan.kconfig import Unfit
-from tools.plan.plan_words import numbers
+from tools.plan.plan_words import kind_of, numbers
 from tools.results import names
 
 SYMBOLS = ("PRIMARY", "MARGIN", "LOOKS")
@@ -132,7 +132,7 @@ def declared(steps, values):
     if not (values["PRIMARY"] or margin):
         return {"asked": "", "primary": [ALL], "steps": [], "margin": None, "looks": found,
                 "seeds": [*seeds, *more]}
-    primary = [one for word in values["PRIMARY"].split() or ["steps", "controls", *EFFECTS]
+    primary = [one for word in sizes.primary_words(values, kind_of(values)) or ["steps", "controls", *EFFECTS]
                for one in comparisons(steps, word)]
     cells = [step.name for step in steps if step.twin is None]
     named = [step for one in primary for step in (cells if one in EFFECTS else one)]

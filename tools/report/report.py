@@ -27,7 +27,7 @@ import re
 import sys
 
 from tools.plan import config_difference, declaration, estimate, kconfig, tuning
-from tools.report import ablation, about, decoding, judging, memo, page, plots, samples, stats, values
+from tools.report import ablation, about, decoding, judging, memo, page, plots, samples, sizes, stats, values
 from tools.report.ablation import short_number
 from tools.report.judging import plural
 from tools.results import metric_names, notes, records, time_left
@@ -185,7 +185,8 @@ def conclusion(row):
 
 
 def conclusions(table):
-    return [conclusion(row) for row in table.comparisons]
+    return [conclusion(row) for row in table.comparisons if row.kind != judging.TREND] + \
+        [sizes.conclusion(trend, judged_cell, trend.row.is_exploratory) for trend in table.trends]
 
 
 def symbol_text(symbol, a, b):
@@ -221,7 +222,7 @@ def mark_lines(table):
 
 
 def reason_lines(table):
-    beside = [row for row in table.controls + table.effects if row.reason]
+    beside = [row for row in table.controls + table.effects + [trend.row for trend in table.trends] if row.reason]
     return [f"{row.step}: {row.verdict}: {row.reason}" for row in table.rows if row.reason] + \
         [row.step + (f" against {row.baseline}" if row.baseline else "")
          + f": {row.verdict}: {row.reason}" for row in beside]
@@ -361,6 +362,8 @@ def sections(table):
         yield CONTROLS, [], control_grid(table)
     if table.effects:
         yield EFFECTS, effect_lines(table), effect_grid(table)
+    if table.trends:
+        yield sizes.SECTION, list(sizes.lines(table.trends)), sizes.grid(table.trends, judged_cell, verdict_cell)
     yield REMARKS, mark_lines(table) + reason_lines(table) + table.verification + table.notes, None
     yield PROBLEMS, table.problems, None
     yield UNFINISHED, table.unfinished, None
@@ -395,7 +398,7 @@ def is_text_column(name):
     return name in ("step", "verdict", "component", "claimed", "audits", "choice", "A", "B",
                     "verdict on B", "against", "it has", "effect", "kind", "run", "state",
                     "started", "revision", "experiment", "family", "question", "symbol", "text",
-                    "time", "now", "done", "progress", "runs", "tags", "note")
+                    "time", "now", "done", "progress", "runs", "tags", "note", "effect with size")
 
 
 def aligned(headings, cells, indent="", stream=None):
@@ -515,7 +518,7 @@ def as_tex(table, names=None):
     lines = tex_table(*tex_grid(table, names)) + tex_notes(mark_lines(table) + list(reading_lines(table))
                                                 + table.verification)
     for title, notes, extra in told_sections(table):
-        if title in (CONTROLS, EFFECTS, BEYOND, DECODING):
+        if title in (CONTROLS, EFFECTS, sizes.SECTION, BEYOND, DECODING):
             lines += [rf"\par\bigskip\normalsize {title}\par\smallskip", *tex_table(*extra),
                       *tex_notes(notes)]
     return "\n".join(lines) + "\n"
@@ -558,7 +561,7 @@ def as_csv(table):
                      "baseline_solved", "p_corrected", "smallest_effect", "seeds_needed",
                      "seeds_needed_most", "exploratory", "audits", "audits_failed", "verdict", "reason", "verified",
                      *more_names])
-    for row in table.rows + table.controls + table.effects:
+    for row in table.rows + table.controls + table.effects + [trend.row for trend in table.trends]:
         loss = row.numbers["loss"]
         writer.writerow([row.step, row.baseline, row.kind, len(row.seeds),
                          *(plain_number(name, row.numbers[name].mean) if row.numbers[name] else "" for name in names),
@@ -580,8 +583,11 @@ def as_json(table):
         component["share"] = own.share
     for entry, own in zip(whole["decoding"]["measured"], table.decoding.measured):
         entry.update(tokens_per_second=own.tokens_per_second, limit=own.limit)
-    judged = whole["rows"] + whole["controls"] + whole["effects"]
-    for row, own in zip(judged, table.rows + table.controls + table.effects, strict=True):
+    for trend, own in zip(whole["trends"], table.trends):
+        trend.update(sizes.as_json(own))
+    judged = whole["rows"] + whole["controls"] + whole["effects"] + [trend["row"] for trend in whole["trends"]]
+    for row, own in zip(judged, table.rows + table.controls + table.effects + [trend.row for trend in table.trends],
+                        strict=True):
         percent = own.perplexity_percent    # JSON knows no infinity
         row["perplexity_percent"] = None if percent == math.inf else percent
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
@@ -622,7 +628,7 @@ def as_live_html(table, steps, link, seconds, above_all, files, planned):
 def whole_page(table, steps, link, files, told, seconds=None, above_all="", planned=()):
     drawn = plots.draw(table, steps)
     above = [section for section in told if section[0] in
-             (READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS, UNFINISHED)]
+             (READING, CONTROLS, EFFECTS, sizes.SECTION, REMARKS, PROBLEMS, UNFINISHED)]
     facts = about.facts([run for step in steps for run in step.runs])
     said = [f"{dict(facts)['Environment']}: all steps"]
     facts += about.noted(table.note)
