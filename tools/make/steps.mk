@@ -229,7 +229,7 @@ train = $(if $(is_live),exec $(python) -m tools.results.live --runs $(RUNS) --ex
 
 # Records what the plan declares before the first run begins.
 declared: built
-	$(Q)$(python) -m tools.plan.declaration $(plan)/plan.json '$(RUNS)'
+	$(Q)$(python) -m $(if $(plan-forecast),tools.report.forecast,tools.plan.declaration) $(plan)/plan.json '$(RUNS)'
 runs: declared
 	+$(Q)$(call train,$(plan-tuned),runs-all)
 experiment: runs

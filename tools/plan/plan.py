@@ -270,6 +270,7 @@ def as_json(steps, values, seeds):
         "plan": plan_words.kind_of(values),
         "seeds": seeds,
         "declaration": declaration.declared(steps, values),
+        "forecast": values["FORECAST"],
         "cluster": {name: values[name] for name in CLUSTER},
         "steps": [{
             "number": step.number,
@@ -402,6 +403,7 @@ def for_make(steps, values):
     for step in now:
         lines += [f"repeat-{step.name} := {step.repeat}",
                   f"baseline-{step.name} := {steps[step.baseline].name}"]
+    lines += [f"plan-forecast := {values['FORECAST']}"] * bool(values["FORECAST"])
     lines += [f"scale-{step.name} := {step.size}" for step in now + candidates if step.size]
     lines += [f"tuned-for-{step.name} := {source(steps, step).name}" for step in steps
               if step.selected and step.is_tuned]

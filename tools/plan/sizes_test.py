@@ -97,6 +97,13 @@ class Plan(PlanCase):
         self.assertEqual([step["name"] for step in found[4:]], ["4-1m.mla+parameters-of-1", "5-small.mla+parameters-of-3"])
         self.assertEqual(self.values("5-small.mla+parameters-of-3")["MODEL_LAYERS"], "6")
 
+    def test_forecast(self):
+        self.configure(*MLA.split(), "CONFIG_FORECAST=e", "CONFIG_PLAN_STEPS=y", "CONFIG_PLAN_FRAGMENTS=mla mla+gate")
+        self.assertEqual(self.plan()["forecast"], "e")
+        self.assertIsNotNone(self.plan()["declaration"])
+        self.assertIn("plan-forecast := e\n", self.read("plan/plan.mk"))
+        self.assertIn("begins with neither", self.fail_with("set", "CONFIG_FORECAST=../e"))
+
     def fail_with(self, *words, tool="tools.plan.kconfig"):
         return self.refuse(*words, tool=tool, tree=self.directory)
 

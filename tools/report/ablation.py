@@ -189,6 +189,7 @@ class Table:
     samples: list = field(default_factory=list)
     note: notes.Note = field(default_factory=notes.Note)    # what its researcher wrote (make note)
     trends: list = field(default_factory=list)      # of comparisons with the size of the model (tools/report/trends.py)
+    forecast: list = field(default_factory=list)    # made before the runs (tools/report/forecast.py)
 
     @property
     def margin(self):
@@ -789,7 +790,8 @@ def tabulate(experiment, steps, candidates=(), decoded=None, declared=None, plan
                  decoded, list(scores_of(groups, rows, by_name, tuned)),
                  sweeps, beside_published(experiment, by_name),
                  list_environments(steps), problems, unfinished, list(find_notes(steps, rows)),
-                 compared.line([step.config for step in steps]), list(verification_lines(steps)), trends=found)
+                 compared.line([step.config for step in steps]), list(verification_lines(steps)), trends=found,
+                 forecast=list(declared.forecast) if declared else [])
 
 
 def tabulate_pairs(name, pairs):

@@ -27,7 +27,7 @@ import re
 import sys
 
 from tools.plan import config_difference, declaration, estimate, kconfig, tuning
-from tools.report import ablation, about, decoding, judging, memo, page, plots, samples, sizes, stats, values
+from tools.report import ablation, about, decoding, forecast, judging, memo, page, plots, samples, sizes, stats, values
 from tools.report.ablation import short_number
 from tools.report.judging import plural
 from tools.results import metric_names, notes, records, time_left
@@ -364,6 +364,8 @@ def sections(table):
         yield EFFECTS, effect_lines(table), effect_grid(table)
     if table.trends:
         yield sizes.SECTION, list(sizes.lines(table.trends)), sizes.grid(table.trends, judged_cell, verdict_cell)
+    if table.forecast:
+        yield forecast.SECTION, list(forecast.lines(table.forecast)), forecast.grid(table.forecast, table.comparisons, interval)
     yield REMARKS, mark_lines(table) + reason_lines(table) + table.verification + table.notes, None
     yield PROBLEMS, table.problems, None
     yield UNFINISHED, table.unfinished, None
@@ -518,7 +520,7 @@ def as_tex(table, names=None):
     lines = tex_table(*tex_grid(table, names)) + tex_notes(mark_lines(table) + list(reading_lines(table))
                                                 + table.verification)
     for title, notes, extra in told_sections(table):
-        if title in (CONTROLS, EFFECTS, sizes.SECTION, BEYOND, DECODING):
+        if title in (CONTROLS, EFFECTS, sizes.SECTION, forecast.SECTION, BEYOND, DECODING):
             lines += [rf"\par\bigskip\normalsize {title}\par\smallskip", *tex_table(*extra),
                       *tex_notes(notes)]
     return "\n".join(lines) + "\n"
@@ -628,7 +630,7 @@ def as_live_html(table, steps, link, seconds, above_all, files, planned):
 def whole_page(table, steps, link, files, told, seconds=None, above_all="", planned=()):
     drawn = plots.draw(table, steps)
     above = [section for section in told if section[0] in
-             (READING, CONTROLS, EFFECTS, sizes.SECTION, REMARKS, PROBLEMS, UNFINISHED)]
+             (READING, CONTROLS, EFFECTS, sizes.SECTION, forecast.SECTION, REMARKS, PROBLEMS, UNFINISHED)]
     facts = about.facts([run for step in steps for run in step.runs])
     said = [f"{dict(facts)['Environment']}: all steps"]
     facts += about.noted(table.note)
