@@ -2,7 +2,10 @@
  * windows - where in a stream of tokens a sequence starts.
  *
  * A window of T inputs needs T + 1 tokens: the targets are the inputs moved by one.
- * Training windows are drawn independently, a pure function of (key, iteration, row).
+ * Training windows are drawn independently, a pure function of (key, iteration, row); or without
+ * replacement, a pure function of (key, number of the window): the disjoint windows of the text in
+ * an order that the key shuffles.  When all were drawn there is another order, of windows that lie
+ * elsewhere.
  * Validation windows lie on the grid 0, T, 2T, ...: no two of them predict the same token. Together
  * they predict every token once, except the first and the (count - 1) mod T last.
  */
@@ -15,6 +18,9 @@
 
 uint64_t window_train_start(struct rng_key key, uint64_t iteration, uint64_t row, uint64_t count,
 			    uint64_t T);
+
+/* Without replacement: window `n` of a run, which has drawn n before it. */
+uint64_t window_once_start(struct rng_key key, uint64_t n, uint64_t count, uint64_t T);
 
 /* The largest number of validation windows. */
 uint64_t window_valid_number(uint64_t count, uint64_t T);

@@ -44,6 +44,66 @@ static void test_train_covers(void **state)
 	assert_int_equal(window_train_start(key, 9, 9, T + 1, T), 0);
 }
 
+/* For every number of windows: each once per round, in the text, disjoint; another round is another
+ * order. */
+static void test_once(void **state)
+{
+	struct rng_key key = rng_key(1, "train/windows"), other = rng_key(2, "train/windows");
+	int same = 0, to_other = 0, moved = 0;
+
+	(void)state;
+	for (uint64_t count = T + 1; count < 700; count += 7) {
+		const uint64_t places = window_valid_number(count, T);
+
+		for (uint64_t round = 0; round < 3; round++) {
+			const uint64_t first = window_once_start(key, round * places, count, T) % T;
+			uint8_t seen[100] = { 0 };
+
+			for (uint64_t n = 0; n < places; n++) {
+				uint64_t start =
+					window_once_start(key, round * places + n, count, T);
+
+				assert_true(start + T + 1 <= count);
+				assert_int_equal(start % T, first);
+				assert_int_equal(seen[start / T]++, 0);
+				if (count < 600)
+					continue;
+				same += start == window_once_start(key, n, count, T) && round > 0;
+				to_other += start ==
+					    window_once_start(other, round * places + n, count, T);
+				moved += start / T == n;
+			}
+		}
+	}
+	/* Rounds, seeds and the order of the text agree about once in a round by chance. */
+	assert_in_range(same, 0, 60);
+	assert_in_range(to_other, 0, 90);
+	assert_in_range(moved, 0, 90);
+}
+
+/* Every order of three windows is about equally frequent; large texts and late windows are as good.
+ */
+static void test_once_is_fair(void **state)
+{
+	int seen[27] = { 0 };
+
+	(void)state;
+	for (uint64_t seed = 0; seed < 6000; seed++) {
+		struct rng_key key = rng_key(seed, "train/windows");
+		uint64_t order = 0;
+
+		for (uint64_t n = 0; n < 3; n++)
+			order = 3 * order + window_once_start(key, n, 3 * T + 1, T) / T;
+		seen[order]++;
+	}
+	/* 1000 expected, standard deviation 28.9: five of them. */
+	for (int i = 0; i < 27; i++)
+		assert_true(seen[i] == 0 || (seen[i] > 855 && seen[i] < 1145));
+	for (uint64_t n = UINT64_MAX / 2; n < UINT64_MAX / 2 + 100; n++)
+		assert_true(window_once_start(rng_key(1, ""), n, 3000000000, 1024) <
+			    3000000000 - 1024);
+}
+
 /* For every size of text and number of windows: in range, disjoint, evenly spread. */
 static void test_valid_is_disjoint_and_spread(void **state)
 {
@@ -90,6 +150,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_train_is_pure_and_keyed),
 		cmocka_unit_test(test_train_covers),
+		cmocka_unit_test(test_once),
+		cmocka_unit_test(test_once_is_fair),
 		cmocka_unit_test(test_valid_is_disjoint_and_spread),
 		cmocka_unit_test(test_all_valid_windows_cover),
 	};

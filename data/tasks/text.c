@@ -1,7 +1,8 @@
 /*
  * text - windows of token files (data/tokens.h, data/windows.h).
  *
- * A training window is drawn for each (seed, iteration, row).  There are
+ * A training window is drawn for each (seed, iteration, row); with DATA_ONCE
+ * none is drawn twice before all of them were.  There are
  * EVAL_ROWS evenly spread validation windows, or all with EVAL_ROWS=0.  Every
  * next token is a target.  If a side file names the tokenizer, the bytes of the
  * validation targets are counted: bits per byte = loss / (ln 2 bytes per token).
@@ -21,6 +22,7 @@ struct text {
 	struct tokens *train, *valid;
 	const char *component[DATASET_COMPONENTS + 1]; /* their names; ends with NULL */
 	uint64_t component_end[DATASET_COMPONENTS];    /* of each in the validation tokens */
+	uint64_t once; /* rows of an update; 0: windows may repeat */
 };
 
 static void fill(const struct source *s, const struct tokens *tokens, uint64_t start,
@@ -33,10 +35,13 @@ static void fill(const struct source *s, const struct tokens *tokens, uint64_t s
 static void text_train(const struct source *s, uint64_t iteration, uint64_t row, struct row *out)
 {
 	const struct text *x = s->state;
+	const struct rng_key key = rng_key(s->seed, "data/train/text");
+	const uint64_t count = tokens_count(x->train), T = (uint64_t)s->length;
+	const uint64_t before = iteration ? iteration - 1 : 0; /* updates; the first is 1 */
 
 	fill(s, x->train,
-	     window_train_start(rng_key(s->seed, "data/train/text"), iteration, row,
-				tokens_count(x->train), (uint64_t)s->length),
+	     x->once ? window_once_start(key, before * x->once + row, count, T)
+		     : window_train_start(key, iteration, row, count, T),
 	     out);
 }
 
@@ -214,6 +219,9 @@ static enum status text_open(struct source *s, struct config *c, struct error *e
 	if (!x)
 		return fail_memory(err, "text", sizeof(*x));
 	s->state = x;
+	if (config_bool(c, "DATA_ONCE"))
+		x->once = (uint64_t)(config_int(c, "TRAIN_BATCH") *
+				     config_int(c, "TRAIN_ACCUMULATE"));
 	if (config_check(c, err))
 		return FAIL;
 	if (vocab < 0 || vocab > TOKENIZER_MAX_VOCABULARY)

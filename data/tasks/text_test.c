@@ -56,7 +56,7 @@ static const char *symbols(struct files *f, int vocab)
 {
 	snprintf(f->symbols, sizeof(f->symbols),
 		 "CONFIG_DATA_TRAIN=\"%s/train*.bin\"\nCONFIG_DATA_VALID=\"%s/valid*.bin\"\n"
-		 "CONFIG_MODEL_VOCAB=%d\n",
+		 "CONFIG_MODEL_VOCAB=%d\nCONFIG_DATA_ONCE=n\n",
 		 f->directory, f->directory, vocab);
 	return f->symbols;
 }
@@ -79,20 +79,26 @@ static void remove_files(const struct files *f)
 	assert_int_equal(rmdir(f->directory), 0);
 }
 
-static void open_rows(struct fixture *f, struct files *files, const char *rows)
+static void open_text(struct fixture *f, const char *text)
 {
-	char text[2048];
 	struct error err;
 
-	snprintf(text, sizeof(text),
-		 "CONFIG_TASK=\"text\"\nCONFIG_MODEL_BLOCK=%d\nCONFIG_EVAL_ROWS=%s\n%s", T, rows,
-		 symbols(files, 250));
 	assert_int_equal(config_parse(&f->config, text, &err), OK);
 	if (source_open(&f->source, f->config, 1, &err))
 		fail_msg("%s", err.text);
 	f->row = (struct row){ .tokens = malloc(T * sizeof(int32_t)),
 			       .targets = malloc(T * sizeof(int32_t)) };
 	assert_true(f->row.tokens && f->row.targets);
+}
+
+static void open_rows(struct fixture *f, struct files *files, const char *rows)
+{
+	char text[2048];
+
+	snprintf(text, sizeof(text),
+		 "CONFIG_TASK=\"text\"\nCONFIG_MODEL_BLOCK=%d\nCONFIG_EVAL_ROWS=%s\n%s", T, rows,
+		 symbols(files, 250));
+	open_text(f, text);
 }
 
 /* The place of the row in the split; the row must hold the tokens of that place. */
@@ -133,6 +139,41 @@ static void test_training_windows(void **state)
 		last = place;
 	}
 	assert_true(different > 40);
+	fixture_close(&f);
+	remove_files(&files);
+}
+
+/* With DATA_ONCE the 62 windows of 16 tokens come once in the first 62 rows: 10 updates of 6 rows,
+ * and two. */
+static void test_no_window_twice(void **state)
+{
+	enum { ROWS = 6, PLACES = (TRAIN_TOKENS - 1) / T };
+	int seen[TRAIN_TOKENS] = { 0 }, later = 0;
+	struct files files;
+	struct fixture f;
+	char text[2048];
+
+	(void)state;
+	make_files(&files);
+	snprintf(text, sizeof(text),
+		 "CONFIG_TASK=\"text\"\nCONFIG_MODEL_BLOCK=%d\nCONFIG_EVAL_ROWS=8\n"
+		 "CONFIG_TRAIN_BATCH=2\nCONFIG_TRAIN_ACCUMULATE=3\nCONFIG_MODEL_VOCAB=250\n"
+		 "CONFIG_DATA_TRAIN=\"%s/train*.bin\"\nCONFIG_DATA_VALID=\"%s/valid*.bin\"\n"
+		 "CONFIG_DATA_ONCE=y\n",
+		 T, files.directory, files.directory);
+	open_text(&f, text);
+	for (uint64_t n = 0; n < 2 * PLACES; n++) {
+		int place;
+
+		source_train(&f.source, 1 + n / ROWS, n % ROWS, &f.row);
+		place = place_of(&f.row, 0, TRAIN_TOKENS);
+		if (n < PLACES)
+			for (int t = 0; t < T; t++)
+				assert_int_equal(seen[place + t]++, 0);
+		else
+			later += seen[place];
+	}
+	assert_true(later > 0); /* all were drawn: again, in the second round */
 	fixture_close(&f);
 	remove_files(&files);
 }
@@ -319,6 +360,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_training_windows),
+		cmocka_unit_test(test_no_window_twice),
 		cmocka_unit_test(test_validation_windows),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_prepared_data),

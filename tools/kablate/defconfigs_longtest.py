@@ -67,6 +67,8 @@ class Defconfigs(unittest.TestCase):
         fragments = re.search(r'CONFIG_PLAN_FRAGMENTS="(.+)"', config)
         if fragments and self.left_out:
             tree.set({"PLAN_FRAGMENTS": fragments[1].replace(self.left_out, "")})
+        if "CONFIG_PLAN_SIZES=y" in config:     # its scales say themselves how long to train
+            tree.set({"PLAN_SCALES": "laptop 1m"})
         self.thin_out(name, tree)
         text = tree.make("runs", timeout=1200)
         with contextlib.closing(sqlite3.connect(tree.runs / "results.db")) as db:

@@ -39,7 +39,7 @@ matched := $(or $(findstring -of-,$(configuration)),$(filter CONFIG_PLAN_CONTROL
 # The plan does not change while rates are being chosen.
 rates := $(if $(filter runs-%,$(MAKECMDGOALS)),,$(wildcard $(plan)/*/rate))
 fragments := $(shell find defconfigs -type f)
-plan_tools := $(addprefix tools/plan/,plan.py plan_words.py factors.py compared.py matching.py tuning.py declaration.py)
+plan_tools := $(addprefix tools/plan/,plan.py plan_words.py factors.py compared.py matching.py tuning.py declaration.py sizes.py)
 # Compare contents, not only times: somebody may have put another or an older file in its place.
 # (cmp, not $(file <): GNU Make 4.3 may or may not keep a file's last newline.)
 $(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || echo FORCE)
@@ -157,7 +157,7 @@ define begin_run
 endef
 train_here = $(launch) $(plan)/$(STEP)/kablate train --runs $(RUNS) --experiment $(EXPERIMENT) --step $(STEP) \
 	--repeat $(repeat-$(STEP)) --baseline $(baseline-$(STEP)) $(baseline_program) \
-	--scale $(plan-scale) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \
+	--scale $(or $(scale-$(STEP)),$(plan-scale)) $(if $(git_revision),--git $(git_revision)) $(git_dirty) \
 	$(if $(KABLATE_LIVE),--records,--lines) $(if $(ANY_ENVIRONMENT),--any-environment) \
 	$(if $(filter $@,$(tuning-targets)),--keep-diverged)
 # Of a divergence that is a result, the run is done.
@@ -231,7 +231,7 @@ train = $(if $(is_live),exec $(python) -m tools.results.live --runs $(RUNS) --ex
 
 # Records what the plan declares before the first run begins.
 declared: built
-	$(Q)$(python) -m tools.plan.declaration $(plan)/plan.json '$(RUNS)'
+	$(Q)$(python) -m $(if $(plan-forecast),tools.report.forecast,tools.plan.declaration) $(plan)/plan.json '$(RUNS)'
 runs: declared
 	+$(Q)$(call train,$(plan-tuned),runs-all)
 experiment: runs

@@ -15,12 +15,12 @@ import sys
 import time
 from dataclasses import dataclass
 
-from tools.plan import kconfig
+from tools.plan import kconfig, sizes
 from tools.plan.kconfig import Unfit
-from tools.plan.plan_words import numbers
+from tools.plan.plan_words import kind_of, numbers
 from tools.results import names
 
-SYMBOLS = ("PRIMARY", "MARGIN", "LOOKS")
+SYMBOLS = ("PRIMARY", "MARGIN", "LOOKS", "FORECAST")
 # Words that stand for the effects of a grid; the report knows which there are.
 EFFECTS = ("main", "interactions")
 ALL = "all"     # every comparison of the table, also of steps that are added later
@@ -40,6 +40,7 @@ class Declaration:
     margin: float = None            # nats, or share of right answers
     looks: list = ()                # numbers of seeds, rising; the last is the greatest
     seeds: list = ()                # as many as the last look has
+    forecast: list = ()             # dictionaries (tools/report/forecast.py)
 
     def __post_init__(self):
         """Steps have names of steps."""
@@ -55,15 +56,16 @@ class Declaration:
     @property
     def text(self):
         return "nothing any more" if self.is_withdrawn else \
-            text(self.asked, self.margin, self.looks, self.seeds)
+            text(self.asked, self.margin, self.looks, self.seeds, self.forecast)
 
 
-def text(asked, margin, looks, seeds, **_):
+def text(asked, margin, looks, seeds, forecast=(), **_):
     """What is declared, in words."""
     return f"primary comparisons {asked or ALL}; " + \
         (f"margin {margin:g}; " if margin else "no margin; ") + \
         f"seeds {', '.join(map(str, seeds))}, looked at when there are " + \
-        ", ".join(map(str, looks))
+        ", ".join(map(str, looks)) + \
+        (f"; {len(forecast)} forecast from {forecast[0]['from']}" if forecast else "")
 
 
 # ---------------------------------------------------------------- from the configuration
@@ -132,7 +134,7 @@ def declared(steps, values):
     if not (values["PRIMARY"] or margin):
         return {"asked": "", "primary": [ALL], "steps": [], "margin": None, "looks": found,
                 "seeds": [*seeds, *more]}
-    primary = [one for word in values["PRIMARY"].split() or ["steps", "controls", *EFFECTS]
+    primary = [one for word in sizes.primary_words(values, kind_of(values)) or ["steps", "controls", *EFFECTS]
                for one in comparisons(steps, word)]
     cells = [step.name for step in steps if step.twin is None]
     named = [step for one in primary for step in (cells if one in EFFECTS else one)]
@@ -171,13 +173,21 @@ def is_comparison(one):
     return one in (ALL, *EFFECTS) or isinstance(one, list) and len(one) == 2 and all(isinstance(step, str) for step in one)
 
 
+FORECAST = {"step": str, "baseline": str, "from": str, "unit": str, "scales": list, "seeds": int, "parameters": (int, float),
+            "mean": float, "sd": float, "low": float, "high": float}
+
+
+def is_forecast(one):
+    return all(isinstance(one.get(name), kind) for name, kind in FORECAST.items())
+
+
 def is_sound(found):
     """A file may say anything."""
     def is_list(values, kind):
         return isinstance(values, (list, tuple)) and all(isinstance(value, kind) for value in values)
     return isinstance(found.time, (int, float)) and isinstance(found.asked, str) and is_list(found.primary, (list, str)) \
         and all(map(is_comparison, found.primary)) and is_list(found.steps, str) and is_list(found.looks, int) \
-        and is_list(found.seeds, int) and (found.margin is None or isinstance(found.margin, float) and found.margin > 0) \
+        and is_list(found.seeds, int) and is_list(found.forecast, dict) and all(map(is_forecast, found.forecast)) and (found.margin is None or isinstance(found.margin, float) and found.margin > 0) \
         and bool(found.is_withdrawn or found.looks and found.seeds)
 
 

@@ -210,7 +210,7 @@ class Tree(kconfiglib.Kconfig):
         from tools.plan import factors      # which needs this module
         if is_number(item) and not NUMBER.fullmatch(value):
             return "not a number"
-        if item.name == "EXPERIMENT" and not NAME.fullmatch(value):
+        if (item.name == "EXPERIMENT" or item.name == "FORECAST" and value) and not NAME.fullmatch(value):
             return IN_A_NAME
         if item.name == "PLAN_FACTORS":
             return factors.problem(self, value)

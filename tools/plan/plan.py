@@ -27,7 +27,7 @@ import signal
 import subprocess
 import sys
 
-from tools.plan import compared, declaration, factors, kconfig, plan_table, plan_words, tuning
+from tools.plan import compared, declaration, factors, kconfig, plan_table, plan_words, sizes, tuning
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
 from tools.results import time_left
@@ -131,6 +131,7 @@ def describe(word):
 
 def resolve(tree, base, step):
     """Merges the step's fragments on the base.  The base sets every symbol, so nothing else changes."""
+    base = step.base or base
     tree.merge(base)
     before = tree.values()
     layers = read_layers(tree, step.fragments)
@@ -222,10 +223,10 @@ def resolve_all(tree, base, steps, values, directory):
             match_width(tree, base, step, steps)
     drop_superfluous(steps)
     tuned = [step for step in steps if step.is_tuned and step.twin is None]
-    if tuned and not values["TUNE_RATES"]:
-        raise Unfit([f"{tuned[0].name}: CONFIG_TUNE_RATES gives no rates to choose from"])
     for step in tuned:
-        tune(tree, base, step, tuning.rates(values["TUNE_RATES"]), tuning_seeds(values), directory)
+        if not step.values["TUNE_RATES"]:       # those of its scale
+            raise Unfit([f"{step.name}: CONFIG_TUNE_RATES gives no rates to choose from"])
+        tune(tree, base, step, tuning.rates(step.values["TUNE_RATES"]), tuning_seeds(values), directory)
     for step in steps:
         if step.twin is not None:
             step.take_over(steps[step.twin])
@@ -246,6 +247,10 @@ def plan(tree, directory=None):
         step.is_tuned |= values["TUNE_ALL"] == "y"
     if values["PLAN_CONTROLS"] not in (None, "none"):
         plan_words.add_controls(steps, values["PLAN_CONTROLS"])
+    if plan_words.kind_of(values) == sizes.KIND:
+        bases = sizes.configurations(tree, sizes.scales(values), read_layers)
+        for step in steps:
+            step.base = bases[step.size]
     resolve_all(tree, base, steps, values, directory)
     refuse_duplicates(steps)
     plan_words.select(steps, values["RA_MLA_ABLATION_STEPS"])
@@ -266,10 +271,11 @@ def as_json(steps, values, seeds):
         "question": kconfig.question(own) or values["PLAN_FACTORS"],
         "compared": compared.line([s.values for step in steps if step.selected
                                    for s in (step.candidates if step.is_open else [step])]),
-        "scale": values["SCALE"],
+        "scale": ", ".join(dict.fromkeys(step.size or values["SCALE"] for step in steps)),
         "plan": plan_words.kind_of(values),
         "seeds": seeds,
         "declaration": declaration.declared(steps, values),
+        "forecast": values["FORECAST"],
         "cluster": {name: values[name] for name in CLUSTER},
         "steps": [{
             "number": step.number,
@@ -402,6 +408,8 @@ def for_make(steps, values):
     for step in now:
         lines += [f"repeat-{step.name} := {step.repeat}",
                   f"baseline-{step.name} := {steps[step.baseline].name}"]
+    lines += [f"plan-forecast := {values['FORECAST']}"] * bool(values["FORECAST"])
+    lines += [f"scale-{step.name} := {step.size}" for step in now + candidates if step.size]
     lines += [f"tuned-for-{step.name} := {source(steps, step).name}" for step in steps
               if step.selected and step.is_tuned]
     for candidate in candidates:

@@ -11,7 +11,7 @@ import itertools
 import re
 from dataclasses import dataclass, field
 
-from tools.plan import factors, kconfig, matching, ranges
+from tools.plan import factors, kconfig, matching, ranges, sizes
 from tools.plan.kconfig import Unfit
 from tools.results import names
 
@@ -21,6 +21,7 @@ MATCHED = re.compile(r"(parameters|flops)-of-([0-9]{1,9})")
 AGAINST = re.compile(r"against-([0-9]{1,9})")
 BASELINE = "baseline"  # the word for no fragment
 TUNED = "tuned"
+LISTED = "steps", sizes.KIND    # kinds of plans whose words are steps
 PER = factors.PER
 
 
@@ -39,6 +40,8 @@ class Step:
     is_tuned: bool = False
     rate: str = None        # of a tuned step, once it is chosen, and of a candidate
     selected: bool = True
+    size: str = None        # its scale in the plan 'sizes'
+    base: list = None       # the configuration of that scale; None: the present one
     # what resolve() finds
     generated: list = field(default_factory=list)   # assignments beside its fragments
     candidates: list = field(default_factory=list)  # of a tuned step: itself, a rate each
@@ -171,6 +174,15 @@ def grid(words, more_axes=()):
     return steps
 
 
+def at_each_scale(values, words):
+    labels = sizes.labels(sizes.scales(values))
+    steps = listed_steps(sizes.at_each_scale(values, words))
+    for step in steps:
+        step.size = labels[step.number // len(words)]
+        step.label = f"{step.size}.{step.label}"
+    return steps
+
+
 def check_references(steps):
     """Refuses words that name a step which does not exist or cannot be meant."""
     for step in steps:
@@ -201,20 +213,21 @@ def steps_of(values):
     axes = factors.words(values["PLAN_FACTORS"])
     if kind == "single":
         return [Step(0, BASELINE, [])]
-    if kind == "steps" and axes:
-        raise Unfit(["CONFIG_PLAN_FACTORS: the plan 'steps' has none; choose grid, one_at_a_time or "
+    if kind in LISTED and axes:
+        raise Unfit([f"CONFIG_PLAN_FACTORS: the plan '{kind}' has none; choose grid, one_at_a_time or "
                      "leave_one_out"])
     if not words and not axes:
         raise Unfit([f"the plan '{kind}' has no fragments: set CONFIG_PLAN_FRAGMENTS or "
                      "CONFIG_PLAN_FACTORS"])
     makers = {"one_at_a_time": one_at_a_time, "leave_one_out": leave_one_out, "grid": grid}
-    steps = listed_steps(words) if kind == "steps" else makers[kind](words, axes)
-    if kind == "steps":
+    steps = listed_steps(words) if kind == "steps" else at_each_scale(values, words) if kind == sizes.KIND \
+        else makers[kind](words, axes)
+    if kind in LISTED:
         baseline = int(values["PLAN_BASELINE"])
-        if baseline >= len(steps) or steps[baseline].twin is not None:
+        if baseline >= len(words) or steps[baseline].twin is not None:
             raise Unfit([f"CONFIG_PLAN_BASELINE={baseline}: no such step, or a repetition"])
         for step in steps:
-            step.baseline = baseline
+            step.baseline = step.number - step.number % len(words) + baseline
     check_names(steps)
     check_references(steps)
     for step in steps:
@@ -232,7 +245,7 @@ def add_controls(steps, quantity):
             base = steps[step.baseline]
             match = matching.Match(quantity, step.number, is_generated=True)
             steps.append(Step(len(steps), join([base.label, match.word]), base.fragments,
-                              step.baseline, is_tuned=base.is_tuned, match=match))
+                              step.baseline, is_tuned=base.is_tuned, match=match, size=base.size))
 
 
 # ---------------------------------------------------------------- which of them, with which seeds

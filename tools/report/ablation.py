@@ -17,7 +17,7 @@ import statistics
 from dataclasses import dataclass, field
 
 from tools.plan import compared, config_difference, plan_words, tuning
-from tools.report import decoding, factorial, judging, same_data, stats
+from tools.report import decoding, factorial, judging, same_data, stats, trends
 from tools.results import metric_names, notes, records
 
 LOSS, ACCURACY = records.LOSS, metric_names.VALIDATION_ACCURACY
@@ -90,6 +90,7 @@ class Row:
     not_learnt: str = ""                # why a run of either is no result of training
     marks: list = field(default_factory=list)
     verified: int = None                # runs with a headline that 'make verify' found sound
+    pairs: list = field(default_factory=list)       # of a trend: [step, baseline] at each size
 
     @property
     def judged(self):
@@ -191,6 +192,8 @@ class Table:
     verification: list = field(default_factory=list)    # sentences about runs that are not sound
     samples: list = field(default_factory=list)
     note: notes.Note = field(default_factory=notes.Note)    # what its researcher wrote (make note)
+    trends: list = field(default_factory=list)      # of comparisons with the size of the model (tools/report/trends.py)
+    forecast: list = field(default_factory=list)    # made before the runs (tools/report/forecast.py)
 
     @property
     def margin(self):
@@ -199,7 +202,8 @@ class Table:
     @property
     def comparisons(self):
         """All rows that are judged, those of the table first."""
-        return [row for group in self.groups for row in group.rows] + self.controls + self.effects
+        return [row for group in self.groups for row in group.rows] + self.controls + self.effects + \
+            [trend.row for trend in self.trends]
 
     @property
     def not_reproduced(self):
@@ -785,9 +789,10 @@ def tabulate(experiment, steps, candidates=(), decoded=None, declared=None, plan
     sweeps = list(sweeps_of(candidates, by_name))
     tuned = {sweep.step for sweep in sweeps}
     controls = list(control_rows(steps, rows, seeds, tuned, declared))
-    effects = list(effect_rows(steps, rows, seeds, tuned))
-    judgement = judge([row for group in groups for row in group.rows] + controls + effects,
-                      steps, declared)
+    beside = [row for group in groups for row in group.rows] + controls
+    found = trends.trends_of(rows, beside, by_name, lambda: Row("", "", False, False, [], dict.fromkeys(NUMBERS), []))
+    effects = [] if trends.is_of_sizes(rows) else list(effect_rows(steps, rows, seeds, tuned))
+    judgement = judge(beside + effects + [trend.row for trend in found], steps, declared)
     return Table(experiment, sorted({str(r.scale) for s in steps for r in s.usable.values()}),
                  seeds, groups, controls, effects, judgement, rows,
                  [c for step in steps if not step.repeat for c in components_of(step)],
@@ -796,7 +801,8 @@ def tabulate(experiment, steps, candidates=(), decoded=None, declared=None, plan
                  decoded, list(scores_of(groups, rows, by_name, tuned)),
                  sweeps, beside_published(experiment, by_name),
                  list_environments(steps), problems, unfinished, list(find_notes(steps, rows)),
-                 compared.line([step.config for step in steps]), list(verification_lines(steps)))
+                 compared.line([step.config for step in steps]), list(verification_lines(steps)), trends=found,
+                 forecast=list(declared.forecast) if declared else [])
 
 
 def tabulate_pairs(name, pairs):

@@ -14,6 +14,7 @@ from tools.report import stats
 INCOMPLETE = "incomplete"
 # What a comparison is: a step beside its baseline, beside its control, or an effect of a grid.
 STEP, CONTROL, MAIN, INTERACTION = "step", "control", "main effect", "interaction"
+TREND = "trend"     # of a comparison with the size of the model
 EFFECTS = dict(zip(declaration.EFFECTS, (MAIN, INTERACTION), strict=True))
 
 
@@ -143,6 +144,8 @@ class Judgement:
 
 
 def is_primary(row, declared):
+    if row.kind == TREND and not declared.is_of_all:
+        return all(pair in declared.primary for pair in row.pairs)
     return declared.is_of_all or any(
         row.kind == EFFECTS[one] if isinstance(one, str) else one == [row.step, row.baseline]
         for one in declared.primary)

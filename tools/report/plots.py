@@ -12,7 +12,7 @@ import math
 import re
 
 from tools.plan import estimate
-from tools.report import ablation, stats
+from tools.report import ablation, sizes, stats
 from tools.report.ablation import ACCURACY, LOSS
 from tools.results import metric_names
 
@@ -290,7 +290,12 @@ def draw(table, steps):
     return {**pack((row.step, run) for row in shown for run in by_name[row.step].runs),
             "groups": [group(f"Against {baseline}" if len(groups) > 1 else "Plots",
                              [row.step for row in rows], figures(rows, by_name, baseline, table))
-                       for baseline, rows in groups if rows]}
+                       for baseline, rows in groups if rows] + with_size(table.trends)}
+
+
+def with_size(trends):
+    """A group whose legend has the comparisons."""
+    return [group(sizes.FIGURES, [sizes.title(trend) for trend in trends], sizes.figures(trends))] if trends else []
 
 
 def draw_curves(named):

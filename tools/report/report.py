@@ -27,7 +27,8 @@ import re
 import sys
 
 from tools.plan import config_difference, declaration, estimate, kconfig, tuning
-from tools.report import ablation, about, decoding, judging, memo, page, plots, samples, spread, stats, values
+from tools.report import (ablation, about, decoding, forecast, judging, memo, page, plots, samples, sizes, spread, stats,
+                          values)
 from tools.report.ablation import short_number
 from tools.report.judging import plural
 from tools.results import metric_names, notes, records, time_left
@@ -186,7 +187,8 @@ def conclusion(row):
 
 
 def conclusions(table):
-    return [conclusion(row) for row in table.comparisons]
+    return [conclusion(row) for row in table.comparisons if row.kind != judging.TREND] + \
+        [sizes.conclusion(trend, judged_cell, trend.row.is_exploratory) for trend in table.trends]
 
 
 def symbol_text(symbol, a, b):
@@ -222,7 +224,7 @@ def mark_lines(table):
 
 
 def reason_lines(table):
-    beside = [row for row in table.controls + table.effects if row.reason]
+    beside = [row for row in table.controls + table.effects + [trend.row for trend in table.trends] if row.reason]
     return [f"{row.step}: {row.verdict}: {row.reason}" for row in table.rows if row.reason] + \
         [row.step + (f" against {row.baseline}" if row.baseline else "")
          + f": {row.verdict}: {row.reason}" for row in beside]
@@ -369,6 +371,10 @@ def sections(table):
     varied = spread.spreads(table.comparisons)
     if varied:
         yield SPREAD, [spread.ABOUT], spread.grid(varied)
+    if table.trends:
+        yield sizes.SECTION, list(sizes.lines(table.trends)), sizes.grid(table.trends, judged_cell, verdict_cell)
+    if table.forecast:
+        yield forecast.SECTION, list(forecast.lines(table.forecast)), forecast.grid(table.forecast, table.comparisons, interval)
     yield REMARKS, mark_lines(table) + reason_lines(table) + table.verification + table.notes, None
     yield PROBLEMS, table.problems, None
     yield UNFINISHED, table.unfinished, None
@@ -403,7 +409,7 @@ def is_text_column(name):
     return name in ("step", "verdict", "component", "claimed", "audits", "choice", "A", "B",
                     "verdict on B", "against", "it has", "effect", "kind", "run", "state",
                     "started", "revision", "experiment", "family", "question", "symbol", "text",
-                    "time", "now", "done", "progress", "runs", "tags", "note")
+                    "time", "now", "done", "progress", "runs", "tags", "note", "effect with size")
 
 
 def aligned(headings, cells, indent="", stream=None):
@@ -522,7 +528,8 @@ def tex_grid(table, names):
 def as_tex(table, names=None):
     """To be \\input; needs nothing but the packages booktabs and graphicx."""
     headings, cells = tex_grid(table, names)
-    beside = [section for section in told_sections(table) if section[0] in (CONTROLS, EFFECTS, SPREAD, BEYOND, DECODING)]
+    below = (CONTROLS, EFFECTS, SPREAD, sizes.SECTION, forecast.SECTION, BEYOND, DECODING)
+    beside = [section for section in told_sections(table) if section[0] in below]
     shown = str([headings, cells, *(extra for _, _, extra in beside)])
     lines = tex_table(headings, cells) + tex_notes(
         [line for line in mark_lines(table) if line.split()[0] in shown]
@@ -561,7 +568,7 @@ def as_csv(table):
                      "baseline_solved", "p_corrected", "smallest_effect", "seeds_needed",
                      "seeds_needed_most", "exploratory", "audits", "audits_failed", "verdict", "reason", "verified",
                      *more_names])
-    for row in table.rows + table.controls + table.effects:
+    for row in table.rows + table.controls + table.effects + [trend.row for trend in table.trends]:
         loss = row.numbers["loss"]
         writer.writerow([row.step, row.baseline, row.kind, len(row.seeds),
                          *(values.plain(name, row.numbers[name].mean) if row.numbers[name] else "" for name in names),
@@ -583,8 +590,11 @@ def as_json(table):
         component["share"] = own.share
     for entry, own in zip(whole["decoding"]["measured"], table.decoding.measured):
         entry.update(tokens_per_second=own.tokens_per_second, limit=own.limit)
-    judged = whole["rows"] + whole["controls"] + whole["effects"]
-    for row, own in zip(judged, table.rows + table.controls + table.effects, strict=True):
+    for trend, own in zip(whole["trends"], table.trends):
+        trend.update(sizes.as_json(own))
+    judged = whole["rows"] + whole["controls"] + whole["effects"] + [trend["row"] for trend in whole["trends"]]
+    for row, own in zip(judged, table.rows + table.controls + table.effects + [trend.row for trend in table.trends],
+                        strict=True):
         percent = own.perplexity_percent    # JSON knows no infinity
         row["perplexity_percent"] = None if percent == math.inf else percent
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
@@ -625,7 +635,7 @@ def as_live_html(table, steps, link, seconds, above_all, files, published, plann
 def whole_page(table, steps, link, files, published, told, seconds=None, above_all="", planned=()):
     drawn = plots.draw(table, steps)
     above = [section for section in told if section[0] in
-             (READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS, UNFINISHED)]
+             (READING, CONTROLS, EFFECTS, sizes.SECTION, forecast.SECTION, REMARKS, PROBLEMS, UNFINISHED)]
     facts = about.facts([run for step in steps for run in step.runs])
     said = [f"{dict(facts)['Environment']}: all steps"]
     facts += about.noted(table.note)
