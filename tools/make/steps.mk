@@ -69,7 +69,7 @@ inputs :=
 built-steps := $(plan-steps) $(plan-candidates)
 $(foreach step,$(built-steps),$(eval $(call select_objects,$(step))))
 # Steps whose runs are replicas.
-together := $(foreach s,$(built-steps),$(if $(replicas-$s),$s))
+together := $(strip $(foreach s,$(built-steps),$(if $(replicas-$s),$s)))
 
 step_programs := $(built-steps:%=$(plan)/%/kablate)
 step_name = $(patsubst $(plan)/%/,%,$(dir $1))

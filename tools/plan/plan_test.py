@@ -721,9 +721,9 @@ class Make(Case):
         self.succeed("set", *self.SETTINGS, *settings)
         os.utime(self.path(name), (1, 1))
 
-    def make(self, *words, expect=0):
+    def make(self, *words, expect=0, **variables):
         done = as_user.make(f"PLAN={self.path('plan')}", f"RUNS={self.path('runs')}", *words,
-                            KCONFIG_CONFIG=self.environment["KCONFIG_CONFIG"])
+                            KCONFIG_CONFIG=self.environment["KCONFIG_CONFIG"], **variables)
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
@@ -743,6 +743,11 @@ class Make(Case):
         self.assertEqual(os.stat(self.path("plan/plan.mk")).st_mtime_ns, planned)
         os.rename(self.path("a"), self.path("b"))
         self.plan_of("b", 1)
+
+    def test_runs_at_a_time(self):
+        self.configure("config", "CONFIG_PLAN_FACTORS=MODEL_HEADS=1|2|4", "CONFIG_THREADS=1")
+        # nproc obeys this variable
+        self.assertIn(" with 3 runs at a time", self.make("plan", OMP_NUM_THREADS="3"))
 
     def waiting_make(self, *words):
         """A make that waits before its first run until the file "go" is there; a shim of git waits for it."""
