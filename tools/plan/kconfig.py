@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import sys
+import textwrap
 from typing import NamedTuple
 
 import kconfiglib
@@ -28,6 +29,7 @@ from tools.results.names import IN_A_NAME, NAME
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 DEFCONFIGS = os.path.join(ROOT, "defconfigs")
 FRAGMENTS = os.path.join(DEFCONFIGS, "fragments")
+DIALOG_WIDTH = 72       # in a terminal of 80 columns
 # Their symbols are for the tools, the program never sees them.
 TOOLS_KCONFIG = ("tools/plan/Kconfig", "tools/cluster/Kconfig")
 
@@ -51,7 +53,7 @@ class Unfit(OSError):
     """What is wrong, one line each.  (kconfiglib's menus show an OSError in a dialog.)"""
 
     def __init__(self, problems, assignments=()):
-        super().__init__(errno.EINVAL, "\n".join(problems))
+        super().__init__(errno.EINVAL, "\n".join(textwrap.fill(one, DIALOG_WIDTH) for one in problems))
         self.problems = problems
         self.assignments = assignments      # that must go for the rest to fit
 
@@ -154,9 +156,9 @@ class Tree(kconfiglib.Kconfig):
         """Name and value of an assignment in the form the program reads; ValueError if wrong."""
         item = self.find(name)
         if item is None:
-            near = difflib.get_close_matches(name, [*self.syms, *self.named_choices])
-            raise ValueError(f"there is no symbol CONFIG_{name}" +
-                             (f"; did you mean {' or '.join(near)}?" if near else ""))
+            near = difflib.get_close_matches(name.upper(), [*self.syms, *self.named_choices])
+            raise ValueError(f"there is no symbol CONFIG_{name}; " + (
+                f"did you mean {' or '.join(near)}?" if near else "'make config-reference' lists all"))
         if isinstance(item, Choice):
             known = self.values_of(item)
             if unquote(text) not in known:
@@ -327,8 +329,12 @@ class Tree(kconfiglib.Kconfig):
 
     def write_config(self, filename=None, header=None, save_old=True, verbose=None):
         """Write .config whole or not at all; keep the previous one as .config.old."""
-        self.check_ranges()     # menus set one symbol at a time
         filename = filename or config_path()
+        try:
+            self.check_ranges()     # menus set one symbol at a time
+        except Unfit as problem:
+            problem.filename = shorten(filename)
+            raise
         old, new = read_text(filename), self.config_text(header)
         if old == new:
             return f"No change to '{filename}'"

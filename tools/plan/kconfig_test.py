@@ -784,6 +784,15 @@ class Menus(Case):
         self.assertIn(b"out of range, which is 0 < x", self.shown)
         self.assertEqual(self.read(), DEFAULTS)
 
+    def test_a_refusal_is_readable(self):
+        """It names the file, and none of it is beyond the edge of the dialog."""
+        self.write(DEFAULTS)
+        self.drive("/", "^PLAN_FACTORS$", "\n", "\n", "MODEL_HEADS=2|4; MODEL_LAYERS=1|2; DROPOUT=0|0.1; NORM=layer|batch",
+                   "\n", "s", "\n", "\n", "\x1b", "q", "n")
+        shown = re.sub(rb"\033\[[0-9;?]*[A-Za-z]|\s+", b" ", self.shown)
+        self.assertNotIn(b"'None'", shown)
+        self.assertRegex(shown, rb"NORM takes +layer +or +rms, +not +'batch'")
+
     def test_open_and_leave_changes_nothing(self):
         self.write(DEFAULTS)
         self.assertEqual(self.drive("q"), 0, self.shown)
