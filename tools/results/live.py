@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from tools.results import records, time_left
 from tools.terminal import terminal
 
-RECORD, CLEAR_BELOW = "\x1e", "\033[J"      # ECMA-48: erase to the end of the screen
+# ECMA-48: up, erase the line.  (tmux keeps in its history what is erased to the end of the screen.)
+RECORD, CLEAR_LINE_ABOVE = "\x1e", "\033[A\033[K"
 REDRAW, REREAD = 0.2, 1.0                   # seconds between two drawings, two looks at the database
 LEAST_BAR, MOST_BAR = 10, 30
 DROPPED_FIRST = ("tok/s", "loss", "val")    # of a run's numbers, in a narrow terminal
@@ -64,6 +65,8 @@ def plan_line(experiment, planned, is_stopping):
     """Runs done, planned, and the time left."""
     if is_stopping:
         return f"{experiment}: stopping, each run saves its state (Ctrl-C again: at once, without saving)"
+    if not planned:
+        return f"{experiment}: preparing"
     done, left = time_left.count(planned, "done"), time_left.seconds_left(planned, time_left.running_jobs(planned))
     failed = sum(run.state not in (time_left.RUNNING, *time_left.RESUMABLE) and not run.is_finished for run in planned)
     return f"{experiment}: {done} of {len(planned)} runs done" + (f", {failed} failed" if failed else "") + (
@@ -81,7 +84,7 @@ class Screen:
         columns = max(1, self.size()[0])
         rows = sum(max(1, -(-len(line) // columns)) for line in self.drawn)
         if rows:
-            terminal.control(self.stream, f"\r\033[{rows}A" + CLEAR_BELOW)
+            terminal.control(self.stream, "\r" + CLEAR_LINE_ABOVE * rows)
         self.drawn = []
 
     def size(self):
@@ -119,12 +122,21 @@ class Display:
                 with contextlib.closing(records.connect(database)) as db:
                     time_left.read(db, planned)
             self.planned = planned
-        gone = {self.label(run) for run in self.planned if run.state == time_left.DIED}
-        self.lines = {label: line for label, line in self.lines.items() if label not in gone}
+        died = [run for run in self.planned if run.state == time_left.DIED]
+        gone = {self.label(run) for run in died}
+        trains = {self.group(run) for run in self.planned if run.state == time_left.RUNNING}
+        gone_groups = tuple({self.group(run) for run in died} - trains)
+        self.lines = {label: line for label, line in self.lines.items()
+                      if label not in gone and not label.startswith(gone_groups)}
 
     @staticmethod
     def label(run):
         return f"{run.experiment} {run.step} seed {run.seed}"
+
+    @staticmethod
+    def group(run):
+        """The begin of the label of a process that trains several seeds of a step."""
+        return f"{run.experiment} {run.step}, "
 
     def short(self, label):
         return label.removeprefix(self.experiment + " ")

@@ -16,6 +16,7 @@ import tempfile
 import termios
 import time
 import unittest
+import unittest.mock
 
 sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
@@ -52,6 +53,20 @@ class Lines(unittest.TestCase):
         planned[0].seconds = planned[1].seconds = 60
         time_left.estimate(planned)
         self.assertEqual(live.plan_line("e", planned, False), "e: 2 of 5 runs done, 1 failed, 2.0 min left")
+
+    def test_before_there_is_a_plan(self):
+        self.assertEqual(live.plan_line("e", [], False), "e: preparing")
+
+    def test_a_process_that_died_is_drawn_no_more(self):
+        """One of a group of seeds, too, unless another goes on with the step."""
+        display = live.Display("runs", "e", None)
+        states = {("0-a", 1): time_left.DIED, ("1-b", 1): time_left.DIED, ("1-b", 2): "running",
+                  ("2-c", 1): time_left.DIED, ("2-c", 2): time_left.DIED}
+        planned = [time_left.Progress("run", "e", *run, state=state) for run, state in states.items()]
+        display.lines = dict.fromkeys(("e 0-a seed 1", "e 1-b, 2 seeds", "e 2-c, 2 seeds"), RUNNING)
+        with unittest.mock.patch.object(time_left, "read_plan", lambda *_: planned):
+            display.look()
+        self.assertEqual([*display.lines], ["e 1-b, 2 seeds"])
 
     def test_more_runs_than_rows(self):
         screen = live.Screen(io.StringIO())
@@ -102,10 +117,9 @@ class Terminal(unittest.TestCase):
     def shown(self, text):
         """What stays: a block of lines that was drawn is gone once it is erased."""
         drawn = []
-        for part in re.split(r"(\r\033\[\d+A\033\[J)", text):
-            erased = re.fullmatch(r"\r\033\[(\d+)A\033\[J", part)
-            if erased:
-                del drawn[-int(erased[1]):]
+        for part in re.split(r"(\r(?:\033\[A\033\[K)+)", text):
+            if part.startswith("\r\033"):
+                del drawn[-part.count("\033[A"):]
             else:
                 drawn += part.splitlines()
         return drawn
