@@ -599,7 +599,8 @@ def command_set(tree, args):
         raise Unfit(problems)
     idle = tree.merge(present, changes)
     refuse_without_effect(tree, changes)
-    tell_idle(idle)
+    at_default = {item.name for item in usual}
+    tell_idle([a for a in idle if a.name not in at_default])
     tell_kept(tree, [item for item in usual if item.name not in {a.name for a in changes}])
     print(tree.write_config())
 

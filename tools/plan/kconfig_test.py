@@ -364,9 +364,12 @@ class Commands(Case):
         self.assertIn("CONFIG_ATTENTION_W2=y\n", self.read())
 
     def test_set_switch_tells_what_it_makes_inactive(self):
+        """But not what has its default."""
         self.write(DEFAULTS)
+        self.assertNotIn("inactive", self.succeed("set", 'CONFIG_ATTENTION="mla"'))
+        self.write(DEFAULTS.replace("CONFIG_ATTENTION_KV_HEADS=0", "CONFIG_ATTENTION_KV_HEADS=2"))
         said = self.succeed("set", 'CONFIG_ATTENTION="mla"')
-        self.assertRegex(said, r"now inactive: .*:\d+: CONFIG_ATTENTION_KV_HEADS=0")
+        self.assertRegex(said, r"\Anow inactive: .*:\d+: CONFIG_ATTENTION_KV_HEADS=2\n.*\n\Z")
         self.succeed("check")
 
     def test_set_tells_what_keeps_the_default_of_before(self):
