@@ -48,6 +48,8 @@ $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $
 	$(call say,PLAN,$(KCONFIG_CONFIG))
 	+$(if $(matched),$(Q)$(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1 $(O)/bin/match_width)
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --quiet && touch $@
+# An old file instead of none: about none, make has a word to say that explains nothing.
+$(if $(wildcard $(plan)/plan.mk),,$(shell mkdir -p $(plan) && touch -d @0 $(plan)/plan.mk))
 include $(plan)/plan.mk
 
 # Files of the user that make watches.
