@@ -4,6 +4,8 @@ import json
 import math
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -744,6 +746,12 @@ class Make(Case):
         os.rename(self.path("a"), self.path("b"))
         self.plan_of("b", 1)
 
+    def test_a_plan_that_is_refused(self):
+        """make says which step failed, and nothing else."""
+        self.configure("config", "CONFIG_PLAN_FACTORS=MODEL_HEADS=1|3")
+        self.assertRegex(self.make("plan", expect=2), r"\Aplan: CONFIG_MODEL_HEADS=3: out of range, which is .*\n"
+                                                      r"make: \*\*\* .*plan\.mk\] Error 1\n\Z")
+
     def test_runs_at_a_time(self):
         self.configure("config", "CONFIG_PLAN_FACTORS=MODEL_HEADS=1|2|4", "CONFIG_THREADS=1")
         # nproc obeys this variable
@@ -948,6 +956,20 @@ exec {shutil.which("git")} "$@"
         self.make("runs")
         [run] = self.run_directories()
         self.assertTrue(os.path.exists(self.path(f"runs/smoke/{run}/done")))
+
+
+class Page(Case):
+    """docs/ask-a-question.md, "Other questions": each of its commands makes a plan."""
+
+    def test_other_questions(self):
+        page = pathlib.Path(kconfig.ROOT, "docs/ask-a-question.md").read_text(encoding="utf-8")
+        commands = re.findall(r"^    make set (.*)", page.split("## Other questions")[1], re.M)
+        self.assertEqual(len(commands), 6)
+        for command in commands:
+            with self.subTest(command):
+                self.succeed("defconfig")
+                self.succeed("set", *shlex.split(command))
+                self.succeed(tool=PLAN)
 
 
 class Defconfigs(Case):
