@@ -240,7 +240,7 @@ experiment: runs
 # One step alone: make step N=3
 wanted := $(if $(word 2,$(N)),,$(filter $(N)-%,$(plan-steps) $(plan-open)))
 step: declared
-	$(if $(wanted),,$(error make step N=NUMBER: there are $(plan-steps) $(plan-open)))
+	$(if $(wanted),,$(error make step N=NUMBER: there are $(strip $(plan-steps) $(plan-open))))
 	+$(Q)$(call train,$(tuned-for-$(wanted)),step-$(wanted))
 
 # Remove a run and train it again: make rerun RUN=DIRECTORY

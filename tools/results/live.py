@@ -27,7 +27,7 @@ REDRAW, REREAD = 0.2, 1.0                   # seconds between two drawings, two 
 LEAST_BAR, MOST_BAR = 10, 30
 DROPPED_FIRST = ("tok/s", "loss", "val")    # of a run's numbers, in a narrow terminal
 # What make says when its children were stopped, as they should.
-STOPPED_MAKE = re.compile(r"make(\[\d+\])?: \*\*\* .*(Error (75|130)|Interrupt)$|stopped before ")
+STOPPED_MAKE = re.compile(r"make(\[\d+\])?: \*\*\* .*(Error (75|130)|Interrupt|unfinished jobs\.+)$|stopped before ")
 
 
 @dataclass
@@ -61,13 +61,13 @@ def run_line(label, line, width, align):
     return (label + bar(share, width - len(label) - len(numbers)) + numbers)[:width]
 
 
-def plan_line(experiment, planned, is_stopping):
+def plan_line(experiment, planned, jobs, is_stopping):
     """Runs done, planned, and the time left."""
     if is_stopping:
         return f"{experiment}: stopping, each run saves its state (Ctrl-C again: at once, without saving)"
     if not planned:
         return f"{experiment}: preparing"
-    done, left = time_left.count(planned, "done"), time_left.seconds_left(planned, time_left.running_jobs(planned))
+    done, left = time_left.count(planned, "done"), time_left.seconds_left(planned, jobs)
     failed = sum(run.state not in (time_left.RUNNING, *time_left.RESUMABLE) and not run.is_finished for run in planned)
     return f"{experiment}: {done} of {len(planned)} runs done" + (f", {failed} failed" if failed else "") + (
         f", {terminal.duration(left)} left" if left is not None else "")
@@ -111,6 +111,7 @@ class Display:
         self.runs, self.experiment, self.screen = runs, experiment, screen
         self.lines, self.planned = {}, []
         self.is_stopping = self.was_stopped = False
+        self.jobs = 1       # the most that trained side by side: between two runs none does
         self.read_at = self.drawn_at = float("-inf")
 
     def look(self):
@@ -122,6 +123,7 @@ class Display:
                 with contextlib.closing(records.connect(database)) as db:
                     time_left.read(db, planned)
             self.planned = planned
+        self.jobs = max(self.jobs, time_left.running_jobs(self.planned))
         died = [run for run in self.planned if run.state == time_left.DIED]
         gone = {self.label(run) for run in died}
         trains = {self.group(run) for run in self.planned if run.state == time_left.RUNNING}
@@ -171,7 +173,7 @@ class Display:
         width, names = self.width(), [self.short(label) for label in self.lines]
         align = max(map(len, names), default=0)
         lines = [terminal.plain(run_line(name, line, width, align)) for name, line in zip(names, self.lines.values())]
-        self.screen.draw(lines + [plan_line(self.experiment, self.planned, self.is_stopping)[:width]])
+        self.screen.draw(lines + [plan_line(self.experiment, self.planned, self.jobs, self.is_stopping)[:width]])
         self.drawn_at = time.monotonic()
 
     def told(self):

@@ -52,10 +52,10 @@ class Lines(unittest.TestCase):
                    enumerate(("done", "done", "running", "waiting", "diverged"))]
         planned[0].seconds = planned[1].seconds = 60
         time_left.estimate(planned)
-        self.assertEqual(live.plan_line("e", planned, False), "e: 2 of 5 runs done, 1 failed, 2.0 min left")
+        self.assertEqual(live.plan_line("e", planned, 1, False), "e: 2 of 5 runs done, 1 failed, 2.0 min left")
 
     def test_before_there_is_a_plan(self):
-        self.assertEqual(live.plan_line("e", [], False), "e: preparing")
+        self.assertEqual(live.plan_line("e", [], 1, False), "e: preparing")
 
     def test_a_process_that_died_is_drawn_no_more(self):
         """One of a group of seeds, too, unless another goes on with the step."""
@@ -67,6 +67,20 @@ class Lines(unittest.TestCase):
         with unittest.mock.patch.object(time_left, "read_plan", lambda *_: planned):
             display.look()
         self.assertEqual([*display.lines], ["e 1-b, 2 seeds"])
+
+    def test_the_time_left_between_two_runs(self):
+        """Two trained at once, and two will."""
+        def run(seed, state, seconds=None, share=0):
+            return time_left.Progress("run", "e", "0-a", seed, state=state, seconds=seconds, iteration=share, iterations=10)
+        display = live.Display("runs", "e", live.Screen(io.StringIO()))
+        said = []
+        for planned in ([run(1, "running", 60, 9), run(2, "running", 60, 9), run(3, "waiting"), run(4, "waiting")],
+                        [run(1, "done", 60), run(2, "done", 60), run(3, "waiting"), run(4, "waiting")]):
+            with unittest.mock.patch.object(time_left, "read_plan", lambda *_, found=time_left.estimate(planned) or planned: found):
+                display.read_at = float("-inf")
+                display.draw()
+                said.append(display.screen.drawn[-1])
+        self.assertEqual(said, ["e: 0 of 4 runs done, 1.1 min left", "e: 2 of 4 runs done, 1.0 min left"])
 
     def test_more_runs_than_rows(self):
         screen = live.Screen(io.StringIO())
@@ -139,7 +153,8 @@ class Terminal(unittest.TestCase):
     def test_ctrl_c_says_what_was_saved(self):
         main = self.start(r"""trap '' INT; printf '\036e 0-a seed 1\t5\t20\t5/20\n'; while ! test -e stop-now; do
             sleep 0.1; done; printf '\036e 0-a seed 1\tstopped\ne 0-a seed 1: saved after iteration 5 of 20\n'
-            echo 'make[1]: *** [steps.mk:7: x/done] Error 75'; exit 2""".replace("stop-now", str(self.place / "stop")))
+            echo 'make[1]: *** [steps.mk:7: x/done] Error 75';
+            echo 'make[1]: *** Waiting for unfinished jobs....'; exit 2""".replace("stop-now", str(self.place / "stop")))
         self.read(main, "0-a seed 1  [")
         os.write(main, b"\x03")
         self.read(main, "e: stopping")
