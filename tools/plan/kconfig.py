@@ -29,7 +29,8 @@ from tools.results.names import IN_A_NAME, NAME
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 DEFCONFIGS = os.path.join(ROOT, "defconfigs")
 FRAGMENTS = os.path.join(DEFCONFIGS, "fragments")
-DIALOG_WIDTH = 72       # in a terminal of 80 columns
+DIALOG_WIDTH, HELP_WIDTH = 72, 68   # in a terminal of 80 columns
+PARAGRAPH = re.compile(r"(?:^(?!List|Range|\s).+\n?)+", re.MULTILINE)
 # Their symbols are for the tools, the program never sees them.
 TOOLS_KCONFIG = ("tools/plan/Kconfig", "tools/cluster/Kconfig")
 
@@ -614,10 +615,22 @@ def refuse_without_effect(tree, changes):
                      "its fragments" for a in lost])
 
 
+def narrow(text):
+    """Help with lines that menuconfig, which wraps none, shows in full."""
+    def filled(found):
+        if max(map(len, found[0].splitlines())) <= HELP_WIDTH:
+            return found[0]
+        return textwrap.fill(found[0], HELP_WIDTH, break_on_hyphens=False) + "\n" * found[0].endswith("\n")
+    return PARAGRAPH.sub(filled, text)
+
+
 def command_menuconfig(tree, _args):
     import menuconfig
     if os.path.exists(config_path()):
         load_present(tree)
+    for node in tree.node_iter():
+        if getattr(node, "help", None):     # menus have none
+            node.help = narrow(node.help)
     menuconfig.menuconfig(tree)
 
 

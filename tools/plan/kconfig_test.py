@@ -721,6 +721,7 @@ class Make(Case):
 
 class Menus(Case):
     """kconfiglib's menu on a pseudo-terminal."""
+    columns = "100"
 
     def settle(self):
         """Read until nothing more comes."""
@@ -743,7 +744,7 @@ class Menus(Case):
         """Press keys in menuconfig, or send signals; its exit status."""
         self.terminal, inner = pty.openpty()
         self.addCleanup(os.close, self.terminal)
-        environment = {**self.environment, "TERM": "xterm", "LINES": "40", "COLUMNS": "100"}
+        environment = {**self.environment, "TERM": "xterm", "LINES": "40", "COLUMNS": self.columns}
         self.program = subprocess.Popen([sys.executable, "-m", TOOL, "menuconfig"], env=environment, cwd=kconfig.ROOT,
                                         stdin=inner, stdout=inner, stderr=inner)
         self.addCleanup(self.program.wait)
@@ -796,6 +797,13 @@ class Menus(Case):
         self.assertNotIn(b"'None'", shown)
         self.assertRegex(shown, rb"NORM takes +layer +or +rms, +not +'batch'")
 
+    def test_help_is_not_cut(self):
+        self.write(DEFAULTS)
+        self.columns = "80"
+        self.drive("/", "^PLAN_FACTORS$", "\n", "?", "q", "q")
+        for word in b"separates", b"ask-a-question.md":     # at the end of a line, in the file
+            self.assertIn(word, self.shown)
+
     def test_open_and_leave_changes_nothing(self):
         self.write(DEFAULTS)
         self.assertEqual(self.drive("q"), 0, self.shown)
@@ -835,6 +843,13 @@ class Contents(Case):
     def test_everything_has_help(self):
         items = kconfig.Tree().items()
         self.assertEqual([i.name for i in items if not any(n.help for n in i.nodes)], [])
+
+    def test_help_fits_a_terminal(self):
+        for node in kconfig.Tree().node_iter():
+            text = getattr(node, "help", None) or ""
+            narrow = kconfig.narrow(text)
+            self.assertLessEqual(max(map(len, narrow.splitlines()), default=0), kconfig.HELP_WIDTH, text)
+            self.assertEqual(narrow.split(), text.split())
 
     def test_every_choice_has_a_name(self):
         nameless = [choice for choice in kconfig.Tree().unique_choices if not choice.name]
