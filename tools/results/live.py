@@ -25,6 +25,7 @@ from tools.terminal import terminal
 RECORD, CLEAR_LINE_ABOVE = "\x1e", "\033[A\033[K"
 REDRAW, REREAD = 0.2, 1.0                   # seconds between two drawings, two looks at the database
 LEAST_BAR, MOST_BAR = 10, 30
+LEAST_NAME, LEAST_NUMBERS = 20, 28          # "10000/10000  ETA 10 min 10 s"
 DROPPED_FIRST = ("tok/s", "loss", "val")    # of a run's numbers, in a narrow terminal
 # What make says when its children were stopped, as they should.
 STOPPED_MAKE = re.compile(r"make(\[\d+\])?: \*\*\* .*(Error (75|130)|Interrupt|unfinished jobs\.+)$|stopped before ")
@@ -51,6 +52,13 @@ def fitting(numbers, room):
         if len("  ".join(fields)) > room:
             fields = [field for field in fields if name not in field.split(" ")]
     return "  ".join(fields)
+
+
+def clipped(name, width):
+    """A name that leaves room for numbers; its end, the seed, stays."""
+    room = max(width - LEAST_NUMBERS, LEAST_NAME)
+    end = name[-(room // 2):]
+    return name if len(name) <= room else name[:room - len(end) - 3] + "..." + end
 
 
 def run_line(label, line, width, align):
@@ -141,7 +149,9 @@ class Display:
         return f"{run.experiment} {run.step}, "
 
     def short(self, label):
-        return label.removeprefix(self.experiment + " ")
+        """Runs that tune have a rate in their names."""
+        name = label.removeprefix(self.experiment).removeprefix("-tuning").removeprefix(" ")
+        return clipped(name, self.width())
 
     def take(self, text):
         if not text.startswith(RECORD):

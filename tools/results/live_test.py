@@ -54,6 +54,15 @@ class Lines(unittest.TestCase):
         time_left.estimate(planned)
         self.assertEqual(live.plan_line("e", planned, 1, False), "e: 2 of 5 runs done, 1 failed, 2.0 min left")
 
+    def test_a_long_name_is_cut_in_its_middle(self):
+        screen = live.Screen(io.StringIO())
+        screen.size = lambda: os.terminal_size((60, 24))
+        display = live.Display("runs", "e", screen)
+        label = "e-tuning 1-attention-mla+ra-mla-latent-dim-4@1e-3 seed 101"
+        for record in ("0\t0\t", "100\t100\t100/100  loss 2.0", "done"):
+            display.take(f"\036{label}\t{record}")
+        self.assertEqual(screen.stream.getvalue(), "1-attention-m...4@1e-3 seed 101  100/100  done in 0 s\n")
+
     def test_before_there_is_a_plan(self):
         self.assertEqual(live.plan_line("e", [], 1, False), "e: preparing")
 
