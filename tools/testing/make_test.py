@@ -60,6 +60,13 @@ class Misspelt(unittest.TestCase):
         self.assertEqual(as_user.targets() - {*known}, set())
 
 
+class Quiet(unittest.TestCase):
+    def test_nothing_is_said_of_a_program_that_a_plan_needs(self):
+        done = subprocess.run(["make", f"O={as_user.BUILD}", "match-width"], cwd=ROOT, env=as_user.environment(),
+                              capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+
+
 class Terminals(unittest.TestCase):
     def test_letters_that_it_lacks(self):
         code = "import tools.report.report; print('4.9 \u00b1 0.1')"
