@@ -591,7 +591,15 @@ def tell_kept(tree, usual):
             print(f"kept: CONFIG_{item.name}={value}; its default is {default} now")
 
 
+def refuse_without_prefix(tree, names):
+    """make takes NORM=rms for a variable of its own."""
+    forgotten = [name for name in names if tree.find(name)]
+    if forgotten:
+        raise Unfit([f"{name}=: a symbol is written CONFIG_{name}=" for name in forgotten])
+
+
 def command_set(tree, args):
+    refuse_without_prefix(tree, args.besides)
     load_present(tree)
     present = tree.read(config_path())
     usual = tree.usual()
@@ -734,7 +742,8 @@ def parse_arguments(argv):
 
     add("defconfig", "start from defconfigs/NAME with fragments merged on it, or all defaults",
         name=dict(nargs="?", metavar="NAME[+FRAGMENT...]"))
-    add("set", "change symbols of .config", assignment=dict(nargs="+", metavar="CONFIG_X=value"))
+    add("set", "change symbols of .config", assignment=dict(nargs="+", metavar="CONFIG_X=value"),
+        besides=dict(flag="--besides", nargs="*", default=[], metavar="NAME", help="variables that make was given, too"))
     add("menuconfig", "change .config in a menu")
     add("guiconfig", "change .config in a window")
     add("oldconfig", "ask for each new symbol, drop values that do not fit")

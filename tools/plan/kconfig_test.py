@@ -545,6 +545,13 @@ class Make(Case):
         self.assertIn('CONFIG_DATA_TEXT="it\'s, isn\'t it.txt"\n', self.read())
         self.assertIn('CONFIG_INIT_FROM="a;b"\n', self.read())
 
+    def test_a_symbol_without_its_prefix(self):
+        self.write(DEFAULTS)
+        self.assertIn("NORM=: a symbol is written CONFIG_NORM=",
+                      self.make("set", "CONFIG_SEEDS=1,2", "NORM=rms", expect=2))
+        self.assertEqual(self.read(), DEFAULTS)
+        self.make("set", "CONFIG_SEEDS=1,2", "NVCC=")
+
     def test_names_with_quotes(self):
         """Neither the name of a defconfig nor that of an experiment is a command."""
         self.write(DEFAULTS)
