@@ -277,7 +277,9 @@ targets := $(foreach name,$(phony),$(if $(findstring $$,$(name)),,$(name))) $(kc
 is_known = $(or $(findstring /,$1),$(findstring .,$1),$(wildcard $1),$(filter $(targets) defconfig-% runs-% step-%,$1))
 unknown := $(firstword $(foreach goal,$(MAKECMDGOALS),$(if $(call is_known,$(goal)),,$(goal))))
 ifneq ($(unknown),)
-meant := $(shell printf '%s\n' $(targets) | awk -v wanted=$(call quoted,$(unknown)) -f tools/make/did_you_mean.awk)
+# Those that 'make help' names: others are steps of these.
+offered = $(filter $(shell sed -n 's/^\#://p' $(make_files) Makefile | tr -cs '[:alnum:]-' ' '),$(filter-out tests,$(targets)))
+meant := $(shell printf '%s\n' $(offered) $(defconfigs) $(gates) | awk -v wanted=$(call quoted,$(unknown)) -f tools/make/did_you_mean.awk)
 $(error there is no target '$(unknown)'$(if $(meant),: did you mean '$(meant)'?) ('make help' lists all))
 endif
 endif

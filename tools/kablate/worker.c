@@ -45,6 +45,7 @@ struct group {
 	uint64_t *seeds;
 	int n;
 	bool opened; /* a device of its own */
+	char label[300];
 	struct trainer *trainer;
 };
 
@@ -410,19 +411,19 @@ static int count_members(const struct group *g)
 	return n;
 }
 
-/* Returns what a group of several, or its only run, is called. */
-static const char *label_of(const struct group *g, char text[300])
+/* What a group of several, or its only run, is called. */
+static void name_group(struct group *g)
 {
 	const struct run_names *names = &g->w->o->names;
 
 	if (g->n == 1)
-		return member(g, 0)->label;
-	snprintf(text, 300, "%s %s, %d seeds", names->experiment, names->step, count_members(g));
-	return text;
+		snprintf(g->label, sizeof(g->label), "%s", member(g, 0)->label);
+	else
+		snprintf(g->label, sizeof(g->label), "%s %s, %d seeds", names->experiment,
+			 names->step, count_members(g));
 }
 
-static enum status show_estimate(struct group *g, const char *label, int64_t done,
-				 struct error *err)
+static enum status show_estimate(struct group *g, int64_t done, struct error *err)
 {
 	const struct description *d = &g->w->description;
 	char text[PROGRESS_NUMBER_SIZE];
@@ -431,7 +432,7 @@ static enum status show_estimate(struct group *g, const char *label, int64_t don
 	if (trainer_estimate(g->trainer, &seconds, err) != OK)
 		return FAIL;
 	progress_note(
-		&g->w->progress, "%s: %lld parameters, %.0f MiB, about %s", label,
+		&g->w->progress, "%s: %lld parameters, %.0f MiB, about %s", g->label,
 		(long long)d->parameters,
 		(double)g->n *
 			(double)(d->weights_bytes + d->gradient_bytes + d->optimizer_bytes +
@@ -441,9 +442,11 @@ static enum status show_estimate(struct group *g, const char *label, int64_t don
 	return OK;
 }
 
-static void begin_progress(struct worker *w, const char *label, int64_t first)
+static void begin_progress(struct group *g, int64_t first)
 {
-	progress_begin(&w->progress, w->nowhere ? w->nowhere : stderr, label, w->o->progress,
+	struct worker *w = g->w;
+
+	progress_begin(&w->progress, w->nowhere ? w->nowhere : stderr, g->label, w->o->progress,
 		       first);
 }
 
@@ -476,27 +479,29 @@ static enum status finish(struct group *g, int i, struct error *err)
 /* The group has its memory. */
 static enum status train_group(struct group *g, struct error *err)
 {
-	char text[300];
-	const char *label;
 	int64_t start;
 
 	each_member(g, resume);
 	start = agree_on_start(g);
 	device_memory_taken(g->w->setup, start < 0);
 	each_member(g, begin_records);
-	label = label_of(g, text);
+	name_group(g);
+	begin_progress(g, 0);
 	if (start >= 0)
-		progress_message(&g->w->progress, "%s: resuming after iteration %lld", label,
+		progress_message(&g->w->progress, "%s: resuming after iteration %lld", g->label,
 				 (long long)start);
 	else if (audit_group(g, err) != OK)
 		return FAIL;
 	device_memory_taken(g->w->setup, false);
-	if (count_members(g) == 0)
+	if (count_members(g) == 0) {
+		progress_end(&g->w->progress, "failed");
+		idle_progress(g->w);
 		return OK;
+	}
 	phases_enter(&g->w->phases, PHASE_START);
-	if (show_estimate(g, label, start < 0 ? 0 : start, err) != OK)
+	if (show_estimate(g, start < 0 ? 0 : start, err) != OK)
 		return FAIL;
-	begin_progress(g->w, label, start < 0 ? 0 : start);
+	begin_progress(g, start < 0 ? 0 : start);
 	if (trainer_run(g->trainer, &g->w->progress, err) != OK)
 		return FAIL;
 	phases_enter(&g->w->phases, PHASE_RECORDS);

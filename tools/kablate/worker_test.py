@@ -72,6 +72,18 @@ class OnTheCpu(Case):
         self.assertIn("seed 2: is done", said)
         self.assert_as_alone(runs)
 
+    def test_records_of_progress(self):
+        """For the process that draws: from before the checks on, and nothing beside them."""
+        runs = Together(study(), (1, 2))
+        runs.command[runs.command.index("--lines")] = "--records"
+        lines = runs.train().strip("\n").split("\n")
+        self.assertEqual([line for line in lines if not line.startswith("\036")], [])
+        labels = dict.fromkeys(line[1:].split("\t")[0] for line in lines)
+        for label in labels:
+            own = [line.split("\t")[1:] for line in lines if line.startswith(f"\036{label}\t")]
+            self.assertEqual((own[0], own[-1]), (["0", "0", ""], ["done"]))
+        self.assertEqual([*labels], ["single 0 seed 1", "single 0 seed 2"])
+
     def test_interrupted_and_resumed(self):
         runs = Together(study(), (1, 2))
         started = runs.held_at(r"seed 1 30/60 ").send(signal.SIGINT)

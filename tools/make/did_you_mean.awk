@@ -25,10 +25,10 @@ function distance(a, b,    i, j, row, before, here) {
 		nearest = d
 		best = $0
 	} else if (d == nearest)
-		best = best " or " $0
+		best = best "' or '" $0
 }
 
 END {
-	if (best && nearest <= length(wanted) / 3 + 0.7)
+	if (best && nearest <= length(wanted) / 3 + 0.4)
 		print best
 }

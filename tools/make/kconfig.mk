@@ -32,7 +32,8 @@ defconfig: $(O)/setup-python
 	$(Q)$(kconfig) defconfig
 set: $(O)/setup-python
 	$(if $(given_symbols),,$(error make set CONFIG_X=value ...: which symbol? 'make menuconfig' shows them all))
-	$(Q)$(kconfig) set $(foreach v,$(given_symbols),$(call quoted,$v=$(value $v)))
+	$(Q)$(kconfig) set $(foreach v,$(given_symbols),$(call quoted,$v=$(value $v))) \
+		--besides $(foreach v,$(filter-out CONFIG_%,$(.VARIABLES)),$(if $(filter command,$(origin $v)),$(call quoted,$v)))
 
 config-reference: $(O)/setup-python
 	$(call say,GEN,configuration.md)

@@ -46,8 +46,10 @@ $(plan)/plan.mk: $(shell cmp -s '$(KCONFIG_CONFIG)' $(plan)/configuration || ech
 $(plan)/plan.mk: $(KCONFIG_CONFIG) $(fragments) $(kconfig_needs) $(plan_tools) $(selections) $(rates) $(if $(matched),$(parts))
 	$(stop_restarting)
 	$(call say,PLAN,$(KCONFIG_CONFIG))
-	+$(if $(matched),$(Q)$(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1 $(O)/bin/match_width)
+	+$(if $(matched),$(Q)$(if $(LOCKED),,flock $(O)) $(MAKE) LOCKED=1 match-width)
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --quiet && touch $@
+# An old file instead of none: about none, make has a word to say that explains nothing.
+$(if $(wildcard $(plan)/plan.mk),,$(shell mkdir -p $(plan) && touch -d @0 $(plan)/plan.mk))
 include $(plan)/plan.mk
 
 # Files of the user that make watches.
@@ -69,7 +71,7 @@ inputs :=
 built-steps := $(plan-steps) $(plan-candidates)
 $(foreach step,$(built-steps),$(eval $(call select_objects,$(step))))
 # Steps whose runs are replicas.
-together := $(foreach s,$(built-steps),$(if $(replicas-$s),$s))
+together := $(strip $(foreach s,$(built-steps),$(if $(replicas-$s),$s)))
 
 step_programs := $(built-steps:%=$(plan)/%/kablate)
 step_name = $(patsubst $(plan)/%/,%,$(dir $1))
@@ -240,7 +242,7 @@ experiment: runs
 # One step alone: make step N=3
 wanted := $(if $(word 2,$(N)),,$(filter $(N)-%,$(plan-steps) $(plan-open)))
 step: declared
-	$(if $(wanted),,$(error make step N=NUMBER: there are $(plan-steps) $(plan-open)))
+	$(if $(wanted),,$(error make step N=NUMBER: there are $(strip $(plan-steps) $(plan-open))))
 	+$(Q)$(call train,$(tuned-for-$(wanted)),step-$(wanted))
 
 # Remove a run and train it again: make rerun RUN=DIRECTORY
@@ -276,6 +278,10 @@ unread: built
 	$(Q)status=0; $(foreach s,$(seen),$(plan)/$s/kablate unread || status=1;) exit $$status
 endif
 
+# Of a program that is up to date, make itself would say so.
+match-width: $(O)/bin/match_width
+	@:
+
 # Finds the processes without .config: a bad configuration must not keep them from being stopped.
 # Signal each run only once: a second signal would end it at once.  The second round meets runs that
 # were just beginning.
@@ -293,7 +299,7 @@ stop:
 	$(stop_cluster)
 
 .PHONY: runs-run-in-time runs-tuning-in-time runs-that-fit experiment steps built declared planned runs runs-all plan-examined runs-forget step plan describe audit \
-	bench-decode unread stop rerun
+	bench-decode unread stop rerun match-width
 
 #: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)
 #:   all           build, audit and train every step with every seed, then report (default)

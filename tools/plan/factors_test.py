@@ -60,6 +60,8 @@ class Problems(unittest.TestCase):
     def test_symbols(self):
         for text, said in (
                 ("NORMS=layer|rms", "there is no symbol CONFIG_NORMS; did you mean NORM"),
+                ("norm=layer|rms", "there is no symbol CONFIG_norm; did you mean NORM"),
+                ("LR=1e-3|3e-3", "there is no symbol CONFIG_LR; 'make config-reference' lists all"),
                 ("NORM_RMS=y|n", "NORM_RMS is a value of NORM: write NORM=rms"),
                 ("SEEDS=1|2", "SEEDS: a step cannot change what only the tools read")):
             self.assertIn(said, factors.problem(self.tree, text))

@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import sys
+import textwrap
 from typing import NamedTuple
 
 import kconfiglib
@@ -28,6 +29,8 @@ from tools.results.names import IN_A_NAME, NAME
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 DEFCONFIGS = os.path.join(ROOT, "defconfigs")
 FRAGMENTS = os.path.join(DEFCONFIGS, "fragments")
+DIALOG_WIDTH, HELP_WIDTH = 72, 68   # in a terminal of 80 columns
+PARAGRAPH = re.compile(r"(?:^(?!List|Range|\s).+\n?)+", re.MULTILINE)
 # Their symbols are for the tools, the program never sees them.
 TOOLS_KCONFIG = ("tools/plan/Kconfig", "tools/cluster/Kconfig")
 
@@ -52,7 +55,7 @@ class Unfit(OSError):
     """What is wrong, one line each.  (kconfiglib's menus show an OSError in a dialog.)"""
 
     def __init__(self, problems, assignments=()):
-        super().__init__(errno.EINVAL, "\n".join(problems))
+        super().__init__(errno.EINVAL, "\n".join(textwrap.fill(one, DIALOG_WIDTH) for one in problems))
         self.problems = problems
         self.assignments = assignments      # that must go for the rest to fit
 
@@ -178,9 +181,9 @@ class Tree(kconfiglib.Kconfig):
         """Name and value of an assignment in the form the program reads; ValueError if wrong."""
         item = self.find(name)
         if item is None:
-            near = difflib.get_close_matches(name, [*self.syms, *self.named_choices])
-            raise ValueError(f"there is no symbol CONFIG_{name}" +
-                             (f"; did you mean {' or '.join(near)}?" if near else ""))
+            near = difflib.get_close_matches(name.upper(), [*self.syms, *self.named_choices])
+            raise ValueError(f"there is no symbol CONFIG_{name}; " + (
+                f"did you mean {' or '.join(near)}?" if near else "'make config-reference' lists all"))
         if isinstance(item, Choice):
             known = self.values_of(item)
             if unquote(text) not in known:
@@ -352,8 +355,12 @@ class Tree(kconfiglib.Kconfig):
 
     def write_config(self, filename=None, header=None, save_old=True, verbose=None):
         """Write .config whole or not at all; keep the previous one as .config.old."""
-        self.check_ranges()     # menus set one symbol at a time
         filename = filename or config_path()
+        try:
+            self.check_ranges()     # menus set one symbol at a time
+        except Unfit as problem:
+            problem.filename = shorten(filename)
+            raise
         old, new = read_text(filename), self.saved_text(header)
         if old == new:
             return f"No change to '{filename}'"
@@ -625,7 +632,15 @@ def tell_kept(tree, before):
                   f"make set {assignment_text(item, default)}")
 
 
+def refuse_without_prefix(tree, names):
+    """make takes NORM=rms for a variable of its own."""
+    forgotten = [name for name in names if tree.find(name)]
+    if forgotten:
+        raise Unfit([f"{name}=: a symbol is written CONFIG_{name}=" for name in forgotten])
+
+
 def command_set(tree, args):
+    refuse_without_prefix(tree, args.besides)
     load_present(tree)
     free = tree.free(tree.own(config_path()))
     names = {name for item in free for name in (item.name, *(sym.name for sym in getattr(item, "syms", ())))}
@@ -636,7 +651,8 @@ def command_set(tree, args):
         raise Unfit(problems)
     idle = tree.merge(present, changes)
     refuse_without_effect(tree, changes)
-    tell_idle(idle)
+    at_default = {item.name for item, (value, default) in before.items() if value == default}
+    tell_idle([a for a in idle if a.name not in at_default])
     tell_kept(tree, {item: was for item, was in before.items() if item.name not in {a.name for a in changes}})
     print(tree.write_config())
 
@@ -650,11 +666,23 @@ def refuse_without_effect(tree, changes):
                      "its fragments" for a in lost])
 
 
+def narrow(text):
+    """Help with lines that menuconfig, which wraps none, shows in full."""
+    def filled(found):
+        if max(map(len, found[0].splitlines())) <= HELP_WIDTH:
+            return found[0]
+        return textwrap.fill(found[0], HELP_WIDTH, break_on_hyphens=False) + "\n" * found[0].endswith("\n")
+    return PARAGRAPH.sub(filled, text)
+
+
 def command_menuconfig(tree, _args):
     import menuconfig
     if os.path.exists(config_path()):
         load_present(tree)
     menuconfig._needs_save = tree.is_unsaved
+    for node in tree.node_iter():
+        if getattr(node, "help", None):     # menus have none
+            node.help = narrow(node.help)
     menuconfig.menuconfig(tree)
 
 
@@ -761,7 +789,8 @@ def parse_arguments(argv):
 
     add("defconfig", "start from defconfigs/NAME with fragments merged on it, or all defaults",
         name=dict(nargs="?", metavar="NAME[+FRAGMENT...]"))
-    add("set", "change symbols of .config", assignment=dict(nargs="+", metavar="CONFIG_X=value"))
+    add("set", "change symbols of .config", assignment=dict(nargs="+", metavar="CONFIG_X=value"),
+        besides=dict(flag="--besides", nargs="*", default=[], metavar="NAME", help="variables that make was given, too"))
     add("menuconfig", "change .config in a menu")
     add("guiconfig", "change .config in a window")
     add("oldconfig", "ask for each new symbol, drop values that do not fit")

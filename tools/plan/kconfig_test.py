@@ -366,9 +366,12 @@ class Commands(Case):
         self.assertIn("CONFIG_ATTENTION_W2=y\n", self.read())
 
     def test_set_switch_tells_what_it_makes_inactive(self):
+        """But not what has its default."""
         self.write(DEFAULTS)
+        self.assertNotIn("inactive", self.succeed("set", 'CONFIG_ATTENTION="mla"'))
+        self.write(DEFAULTS.replace("CONFIG_ATTENTION_KV_HEADS=0", "CONFIG_ATTENTION_KV_HEADS=2"))
         said = self.succeed("set", 'CONFIG_ATTENTION="mla"')
-        self.assertRegex(said, r"now inactive: .*:\d+: CONFIG_ATTENTION_KV_HEADS=0")
+        self.assertRegex(said, r"\Anow inactive: .*:\d+: CONFIG_ATTENTION_KV_HEADS=2\n.*\n\Z")
         self.succeed("check")
 
     def test_set_tells_what_keeps_the_default_of_before(self):
@@ -614,6 +617,13 @@ class Make(Case):
         self.assertIn('CONFIG_DATA_TEXT="it\'s, isn\'t it.txt"\n', self.read())
         self.assertIn('CONFIG_INIT_FROM="a;b"\n', self.read())
 
+    def test_a_symbol_without_its_prefix(self):
+        self.write(DEFAULTS)
+        self.assertIn("NORM=: a symbol is written CONFIG_NORM=",
+                      self.make("set", "CONFIG_SEEDS=1,2", "NORM=rms", expect=2))
+        self.assertEqual(self.read(), DEFAULTS)
+        self.make("set", "CONFIG_SEEDS=1,2", "NVCC=")
+
     def test_names_with_quotes(self):
         """Neither the name of a defconfig nor that of an experiment is a command."""
         self.write(DEFAULTS)
@@ -790,6 +800,7 @@ class Make(Case):
 
 class Menus(Case):
     """kconfiglib's menu on a pseudo-terminal."""
+    columns = "100"
 
     def settle(self):
         """Read until nothing more comes."""
@@ -812,7 +823,7 @@ class Menus(Case):
         """Press keys in menuconfig, or send signals; its exit status."""
         self.terminal, inner = pty.openpty()
         self.addCleanup(os.close, self.terminal)
-        environment = {**self.environment, "TERM": "xterm", "LINES": "40", "COLUMNS": "100"}
+        environment = {**self.environment, "TERM": "xterm", "LINES": "40", "COLUMNS": self.columns}
         self.program = subprocess.Popen([sys.executable, "-m", TOOL, "menuconfig"], env=environment, cwd=kconfig.ROOT,
                                         stdin=inner, stdout=inner, stderr=inner)
         self.addCleanup(self.program.wait)
@@ -873,6 +884,22 @@ class Menus(Case):
         self.assertIn(b"out of range, which is 0 < x", self.shown)
         self.assertEqual(self.read(), DEFAULTS)
 
+    def test_a_refusal_is_readable(self):
+        """It names the file, and none of it is beyond the edge of the dialog."""
+        self.write(DEFAULTS)
+        self.drive("/", "^PLAN_FACTORS$", "\n", "\n", "MODEL_HEADS=2|4; MODEL_LAYERS=1|2; DROPOUT=0|0.1; NORM=layer|batch",
+                   "\n", "s", "\n", "\n", "\x1b", "q", "n")
+        shown = re.sub(rb"\033\[[0-9;?]*[A-Za-z]|\s+", b" ", self.shown)
+        self.assertNotIn(b"'None'", shown)
+        self.assertRegex(shown, rb"NORM takes +layer +or +rms, +not +'batch'")
+
+    def test_help_is_not_cut(self):
+        self.write(DEFAULTS)
+        self.columns = "80"
+        self.drive("/", "^PLAN_FACTORS$", "\n", "?", "q", "q")
+        for word in b"separates", b"ask-a-question.md":     # at the end of a line, in the file
+            self.assertIn(word, self.shown)
+
     def test_open_and_leave_changes_nothing(self):
         self.write(DEFAULTS)
         self.assertEqual(self.drive("q"), 0, self.shown)
@@ -912,6 +939,13 @@ class Contents(Case):
     def test_everything_has_help(self):
         items = kconfig.Tree().items()
         self.assertEqual([i.name for i in items if not any(n.help for n in i.nodes)], [])
+
+    def test_help_fits_a_terminal(self):
+        for node in kconfig.Tree().node_iter():
+            text = getattr(node, "help", None) or ""
+            narrow = kconfig.narrow(text)
+            self.assertLessEqual(max(map(len, narrow.splitlines()), default=0), kconfig.HELP_WIDTH, text)
+            self.assertEqual(narrow.split(), text.split())
 
     def test_every_choice_has_a_name(self):
         nameless = [choice for choice in kconfig.Tree().unique_choices if not choice.name]

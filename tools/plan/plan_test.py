@@ -5,6 +5,8 @@ import math
 import os
 import pathlib
 import random
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -788,9 +790,9 @@ class Make(Case):
         self.succeed("set", *self.SETTINGS, *settings)
         os.utime(self.path(name), (1, 1))
 
-    def make(self, *words, expect=0):
+    def make(self, *words, expect=0, **variables):
         done = as_user.make(f"PLAN={self.path('plan')}", f"RUNS={self.path('runs')}", *words,
-                            KCONFIG_CONFIG=self.environment["KCONFIG_CONFIG"])
+                            KCONFIG_CONFIG=self.environment["KCONFIG_CONFIG"], **variables)
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
@@ -810,6 +812,17 @@ class Make(Case):
         self.assertEqual(os.stat(self.path("plan/plan.mk")).st_mtime_ns, planned)
         os.rename(self.path("a"), self.path("b"))
         self.plan_of("b", 1)
+
+    def test_a_plan_that_is_refused(self):
+        """make says which step failed, and nothing else."""
+        self.configure("config", "CONFIG_PLAN_FACTORS=MODEL_HEADS=1|3")
+        self.assertRegex(self.make("plan", expect=2), r"\Aplan: CONFIG_MODEL_HEADS=3: out of range, which is .*\n"
+                                                      r"make: \*\*\* .*plan\.mk\] Error 1\n\Z")
+
+    def test_runs_at_a_time(self):
+        self.configure("config", "CONFIG_PLAN_FACTORS=MODEL_HEADS=1|2|4", "CONFIG_THREADS=1")
+        # nproc obeys this variable
+        self.assertIn(" with 3 runs at a time", self.make("plan", OMP_NUM_THREADS="3"))
 
     def waiting_make(self, *words):
         """A make that waits before its first run until the file "go" is there; a shim of git waits for it."""
@@ -1010,6 +1023,20 @@ exec {shutil.which("git")} "$@"
         self.make("runs")
         [run] = self.run_directories()
         self.assertTrue(os.path.exists(self.path(f"runs/smoke/{run}/done")))
+
+
+class Page(Case):
+    """docs/ask-a-question.md, "Other questions": each of its commands makes a plan."""
+
+    def test_other_questions(self):
+        page = pathlib.Path(kconfig.ROOT, "docs/ask-a-question.md").read_text(encoding="utf-8")
+        commands = re.findall(r"^    make set (.*)", page.split("## Other questions")[1], re.M)
+        self.assertEqual(len(commands), 6)
+        for command in commands:
+            with self.subTest(command):
+                self.succeed("defconfig")
+                self.succeed("set", *shlex.split(command))
+                self.succeed(tool=PLAN)
 
 
 class Defconfigs(Case):

@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from tools.results import records, time_left
 from tools.terminal import terminal
 
-RECORD, CLEAR_BELOW = "\x1e", "\033[J"      # ECMA-48: erase to the end of the screen
+# ECMA-48: up, erase the line.  (tmux keeps in its history what is erased to the end of the screen.)
+RECORD, CLEAR_LINE_ABOVE = "\x1e", "\033[A\033[K"
 REDRAW, REREAD = 0.2, 1.0                   # seconds between two drawings, two looks at the database
 LEAST_BAR, MOST_BAR = 10, 30
+LEAST_NAME, LEAST_NUMBERS = 20, 28          # "10000/10000  ETA 10 min 10 s"
 DROPPED_FIRST = ("tok/s", "loss", "val")    # of a run's numbers, in a narrow terminal
 # What make says when its children were stopped, as they should.
-STOPPED_MAKE = re.compile(r"make(\[\d+\])?: \*\*\* .*(Error (75|130)|Interrupt)$|stopped before ")
+STOPPED_MAKE = re.compile(r"make(\[\d+\])?: \*\*\* .*(Error (75|130)|Interrupt|unfinished jobs\.+)$|stopped before ")
 
 
 @dataclass
@@ -52,6 +54,13 @@ def fitting(numbers, room):
     return "  ".join(fields)
 
 
+def clipped(name, width):
+    """A name that leaves room for numbers; its end, the seed, stays."""
+    room = max(width - LEAST_NUMBERS, LEAST_NAME)
+    end = name[-(room // 2):]
+    return name if len(name) <= room else name[:room - len(end) - 3] + "..." + end
+
+
 def run_line(label, line, width, align):
     numbers = line.numbers or ("checks before training" if not line.iterations else "")
     label = label.ljust(align) + "  "
@@ -60,11 +69,13 @@ def run_line(label, line, width, align):
     return (label + bar(share, width - len(label) - len(numbers)) + numbers)[:width]
 
 
-def plan_line(experiment, planned, is_stopping):
+def plan_line(experiment, planned, jobs, is_stopping):
     """Runs done, planned, and the time left."""
     if is_stopping:
         return f"{experiment}: stopping, each run saves its state (Ctrl-C again: at once, without saving)"
-    done, left = time_left.count(planned, "done"), time_left.seconds_left(planned, time_left.running_jobs(planned))
+    if not planned:
+        return f"{experiment}: preparing"
+    done, left = time_left.count(planned, "done"), time_left.seconds_left(planned, jobs)
     failed = sum(run.state not in (time_left.RUNNING, *time_left.RESUMABLE) and not run.is_finished for run in planned)
     return f"{experiment}: {done} of {len(planned)} runs done" + (f", {failed} failed" if failed else "") + (
         f", {terminal.duration(left)} left" if left is not None else "")
@@ -81,7 +92,7 @@ class Screen:
         columns = max(1, self.size()[0])
         rows = sum(max(1, -(-len(line) // columns)) for line in self.drawn)
         if rows:
-            terminal.control(self.stream, f"\r\033[{rows}A" + CLEAR_BELOW)
+            terminal.control(self.stream, "\r" + CLEAR_LINE_ABOVE * rows)
         self.drawn = []
 
     def size(self):
@@ -108,6 +119,7 @@ class Display:
         self.runs, self.experiment, self.screen = runs, experiment, screen
         self.lines, self.planned = {}, []
         self.is_stopping = self.was_stopped = False
+        self.jobs = 1       # the most that trained side by side: between two runs none does
         self.read_at = self.drawn_at = float("-inf")
 
     def look(self):
@@ -119,15 +131,27 @@ class Display:
                 with contextlib.closing(records.connect(database)) as db:
                     time_left.read(db, planned)
             self.planned = planned
-        gone = {self.label(run) for run in self.planned if run.state == time_left.DIED}
-        self.lines = {label: line for label, line in self.lines.items() if label not in gone}
+        self.jobs = max(self.jobs, time_left.running_jobs(self.planned))
+        died = [run for run in self.planned if run.state == time_left.DIED]
+        gone = {self.label(run) for run in died}
+        trains = {self.group(run) for run in self.planned if run.state == time_left.RUNNING}
+        gone_groups = tuple({self.group(run) for run in died} - trains)
+        self.lines = {label: line for label, line in self.lines.items()
+                      if label not in gone and not label.startswith(gone_groups)}
 
     @staticmethod
     def label(run):
         return f"{run.experiment} {run.step} seed {run.seed}"
 
+    @staticmethod
+    def group(run):
+        """The begin of the label of a process that trains several seeds of a step."""
+        return f"{run.experiment} {run.step}, "
+
     def short(self, label):
-        return label.removeprefix(self.experiment + " ")
+        """Runs that tune have a rate in their names."""
+        name = label.removeprefix(self.experiment).removeprefix("-tuning").removeprefix(" ")
+        return clipped(name, self.width())
 
     def take(self, text):
         if not text.startswith(RECORD):
@@ -159,7 +183,7 @@ class Display:
         width, names = self.width(), [self.short(label) for label in self.lines]
         align = max(map(len, names), default=0)
         lines = [terminal.plain(run_line(name, line, width, align)) for name, line in zip(names, self.lines.values())]
-        self.screen.draw(lines + [plan_line(self.experiment, self.planned, self.is_stopping)[:width]])
+        self.screen.draw(lines + [plan_line(self.experiment, self.planned, self.jobs, self.is_stopping)[:width]])
         self.drawn_at = time.monotonic()
 
     def told(self):

@@ -16,6 +16,7 @@ import tempfile
 import termios
 import time
 import unittest
+import unittest.mock
 
 sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
@@ -51,7 +52,44 @@ class Lines(unittest.TestCase):
                    enumerate(("done", "done", "running", "waiting", "diverged"))]
         planned[0].seconds = planned[1].seconds = 60
         time_left.estimate(planned)
-        self.assertEqual(live.plan_line("e", planned, False), "e: 2 of 5 runs done, 1 failed, 2.0 min left")
+        self.assertEqual(live.plan_line("e", planned, 1, False), "e: 2 of 5 runs done, 1 failed, 2.0 min left")
+
+    def test_a_long_name_is_cut_in_its_middle(self):
+        screen = live.Screen(io.StringIO())
+        screen.size = lambda: os.terminal_size((60, 24))
+        display = live.Display("runs", "e", screen)
+        label = "e-tuning 1-attention-mla+ra-mla-latent-dim-4@1e-3 seed 101"
+        for record in ("0\t0\t", "100\t100\t100/100  loss 2.0", "done"):
+            display.take(f"\036{label}\t{record}")
+        self.assertEqual(screen.stream.getvalue(), "1-attention-m...4@1e-3 seed 101  100/100  done in 0 s\n")
+
+    def test_before_there_is_a_plan(self):
+        self.assertEqual(live.plan_line("e", [], 1, False), "e: preparing")
+
+    def test_a_process_that_died_is_drawn_no_more(self):
+        """One of a group of seeds, too, unless another goes on with the step."""
+        display = live.Display("runs", "e", None)
+        states = {("0-a", 1): time_left.DIED, ("1-b", 1): time_left.DIED, ("1-b", 2): "running",
+                  ("2-c", 1): time_left.DIED, ("2-c", 2): time_left.DIED}
+        planned = [time_left.Progress("run", "e", *run, state=state) for run, state in states.items()]
+        display.lines = dict.fromkeys(("e 0-a seed 1", "e 1-b, 2 seeds", "e 2-c, 2 seeds"), RUNNING)
+        with unittest.mock.patch.object(time_left, "read_plan", lambda *_: planned):
+            display.look()
+        self.assertEqual([*display.lines], ["e 1-b, 2 seeds"])
+
+    def test_the_time_left_between_two_runs(self):
+        """Two trained at once, and two will."""
+        def run(seed, state, seconds=None, share=0):
+            return time_left.Progress("run", "e", "0-a", seed, state=state, seconds=seconds, iteration=share, iterations=10)
+        display = live.Display("runs", "e", live.Screen(io.StringIO()))
+        said = []
+        for planned in ([run(1, "running", 60, 9), run(2, "running", 60, 9), run(3, "waiting"), run(4, "waiting")],
+                        [run(1, "done", 60), run(2, "done", 60), run(3, "waiting"), run(4, "waiting")]):
+            with unittest.mock.patch.object(time_left, "read_plan", lambda *_, found=time_left.estimate(planned) or planned: found):
+                display.read_at = float("-inf")
+                display.draw()
+                said.append(display.screen.drawn[-1])
+        self.assertEqual(said, ["e: 0 of 4 runs done, 1.1 min left", "e: 2 of 4 runs done, 1.0 min left"])
 
     def test_more_runs_than_rows(self):
         screen = live.Screen(io.StringIO())
@@ -102,10 +140,9 @@ class Terminal(unittest.TestCase):
     def shown(self, text):
         """What stays: a block of lines that was drawn is gone once it is erased."""
         drawn = []
-        for part in re.split(r"(\r\033\[\d+A\033\[J)", text):
-            erased = re.fullmatch(r"\r\033\[(\d+)A\033\[J", part)
-            if erased:
-                del drawn[-int(erased[1]):]
+        for part in re.split(r"(\r(?:\033\[A\033\[K)+)", text):
+            if part.startswith("\r\033"):
+                del drawn[-part.count("\033[A"):]
             else:
                 drawn += part.splitlines()
         return drawn
@@ -125,7 +162,8 @@ class Terminal(unittest.TestCase):
     def test_ctrl_c_says_what_was_saved(self):
         main = self.start(r"""trap '' INT; printf '\036e 0-a seed 1\t5\t20\t5/20\n'; while ! test -e stop-now; do
             sleep 0.1; done; printf '\036e 0-a seed 1\tstopped\ne 0-a seed 1: saved after iteration 5 of 20\n'
-            echo 'make[1]: *** [steps.mk:7: x/done] Error 75'; exit 2""".replace("stop-now", str(self.place / "stop")))
+            echo 'make[1]: *** [steps.mk:7: x/done] Error 75';
+            echo 'make[1]: *** Waiting for unfinished jobs....'; exit 2""".replace("stop-now", str(self.place / "stop")))
         self.read(main, "0-a seed 1  [")
         os.write(main, b"\x03")
         self.read(main, "e: stopping")

@@ -47,15 +47,24 @@ class Misspelt(unittest.TestCase):
 
     def test_a_target_that_is_near_is_named(self):
         for goal, meant in (("reprot", "report"), ("serv", "serve"), ("menuconfg", "menuconfig"),
-                            ("defconfg-smoke", "defconfig-smoke"), ("check-gate", "check-gates")):
+                            ("defconfg-smoke", "defconfig-smoke"), ("check-gate", "check-gates"), ("plann", "plan"),
+                            ("compar", "compare"), ("gate-ts", "gate-tsan")):
             self.assertIn(f"there is no target '{goal}': did you mean '{meant}'? ('make help' lists all)", self.error(goal))
 
     def test_a_target_that_is_far(self):
-        self.assertIn("there is no target 'xyzzyqq' ('make help' lists all)", self.error("xyzzyqq"))
+        for goal in "xyzzyqq", "test", "declare":
+            self.assertIn(f"there is no target '{goal}' ('make help' lists all)", self.error(goal))
 
     def test_every_target_is_known(self):
         known = re.search(r"^targets := (.*)", as_user.make("-pn", "help").stdout, re.M)[1].split()
         self.assertEqual(as_user.targets() - {*known}, set())
+
+
+class Quiet(unittest.TestCase):
+    def test_nothing_is_said_of_a_program_that_a_plan_needs(self):
+        done = subprocess.run(["make", f"O={as_user.BUILD}", "match-width"], cwd=ROOT, env=as_user.environment(),
+                              capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
 
 
 class Terminals(unittest.TestCase):
