@@ -75,6 +75,11 @@ ATTENTION = "core/backend/cpu/kernels/attention.c"
 LOOP, PASSES, VALIDATION = "core/train/train.c", "core/train/update.c", "core/train/evaluate.c"
 OPTIMIZER, UPDATES = "core/optim/optim.c", "core/backend/cpu/kernels/optim.c"
 IN_THE_ARM = '(params_find(t->params, "h.0.mlp.gate_proj.weight") >= 0)'
+HEAD = 'w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab, m->embd);'
+RATE = "t->rates[i] = schedule_rate(&t->replicas[i].run->options.schedule, t->iteration);"
+RUN = "if (update_run(&t->update, t->iteration, where) != OK)\n\t\treturn FAIL;\n"
+FEED = "\ttoken_program_feed(&u->training, u->tokens + at, u->targets + at);"
+SAVED = "\tr->saved = *iteration = found ? r->state.iteration : -1;"
 LAST_KEY = "const int64_t n = row_keys(t, s, r);\n\t\treal *restrict row"
 
 FAULTS = [
@@ -157,7 +162,7 @@ FAULTS = [
           "\tsource_train(s, 1 + index / 4, index % 4, out);\n\tif (s->task->generate)\n\t\treturn;\n",
           ("data", "the ranges overlap")),
     fault("validation windows of the training text", "text", "data/tasks/text.c",
-          "fill(s, x->valid,\n", "fill(s, x->train,\n", ("data", "the ranges overlap")),
+          "fill(s, x->valid, start, out);", "fill(s, x->train, start, out);", ("data", "the ranges overlap")),
     fault("DATA_VALID names the training file", "same-text", None, None, None,
           ("data", "the ranges overlap")),
     fault("targets equal to inputs", "gate", "data/tasks/writer.c",
@@ -194,8 +199,8 @@ FAULTS = [
           '.clip = config_real(c, "GRAD_CLIP")', '.clip = config_real(c, "GRAD_CLIP") * '
           '!config_bool(c, "RA_MLA_MLP_ATTN_GATE")', ("training", "is not clipped")),
     fault("a loss averaged over padding", "copy", "core/train/update.c",
-          "token_program_weigh(&u->training, 1 / fmax((double)u->scored, 1),",
-          "token_program_weigh(&u->training, 1 / (double)update_tokens(u),",
+          "const double main = 1 / fmax((double)u->scored[i], 1);",
+          "const double main = 1 / (double)update_tokens(u);",
           ("training", "the mean over scored targets is")),
     fault("sums in bfloat16", "gate", "core/backend/cpu/kernels/linear.c",
           "linear_forward(c, &s, c->work, 1, c->in[0], b != NULL, c->out[0]);\n}",
@@ -300,27 +305,21 @@ FAULTS = [
           ("oracle", "losses in double")),
     # ---------------------------------------------------------- gradients
     fault("a head that does not train the embedding", "gate", WIRING,
-          'w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab);',
-          'w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab);\n\tif (g->training)\n'
-          '\t\tw = graph_detach(g, w);', ("oracle", "gradients in double")),
+          HEAD, HEAD + "\n\tif (g->training)\n\t\tw = graph_detach(g, w);", ("oracle", "gradients in double")),
     fault("another gradient of GELU", "gate", "core/ops/gelu.c",
           "(real)0.6931471805599453", "(real)0.69", ("oracle", "gradients in double")),
     fault("a latent without its gradient", "latent", "models/reciprocal/latent.c",
           "if (o->detach)", "if (!o->detach)", ("oracle", "gradients in double")),
     # ---------------------------------------------------------- what was done
     fault("a rate 1.5 times as high in one arm", "gate", LOOP,
-          "optimizer_ask(t->optimizer, iteration, schedule_rate(&t->options.schedule, iteration),",
-          "optimizer_ask(t->optimizer, iteration, (1 + 0.5 * " + IN_THE_ARM +
-          ") * schedule_rate(&t->options.schedule, iteration),", ("update", "the weight of element")),
+          RATE, RATE.replace("= ", "= (1 + 0.5 * " + IN_THE_ARM + ") * "), ("update", "the weight of element")),
     fault("two updates per batch", "gate", LOOP,
-          "\tt->unsettled++;\n", "\tif (" + IN_THE_ARM + ")\n\t\toptimizer_ask(t->optimizer, iteration, "
-          "schedule_rate(&t->options.schedule, iteration), t->update.losses, 1);\n\tt->unsettled++;\n",
+          "\tt->unsettled++;\n", "\tif (" + IN_THE_ARM + ")\n\t\toptimizer_ask(t->optimizer, t->iteration, "
+          "t->rates, t->update.losses, update_losses(&t->update));\n\tt->unsettled++;\n",
           ("update", "it had made")),
     fault("two batches per update", "gate", LOOP,
-          "if (update_run(&t->update, iteration, where) != OK)\n\t\treturn FAIL;\n\tdata_sum",
-          "if (update_run(&t->update, iteration, where) != OK)\n\t\treturn FAIL;\n\t"
-          "data_sum_join(&t->given, &t->update.given);\n\tif (update_run(&t->update, iteration, where) != OK)"
-          "\n\t\treturn FAIL;\n\tdata_sum", ("update", "were trained on in")),
+          RUN, RUN + "\tdata_sum_join(&t->replicas[0].given, &t->update.given[0]);\n\t" + RUN,
+          ("update", "were trained on in")),
     fault("a bias correction off by one", "gate", UPDATES,
           "const real rate = (real)f->rate, bias = (real)f->bias;",
           "const real rate = (real)(f->rate * 0.19 / 0.1), bias = (real)f->bias;",
@@ -360,29 +359,24 @@ FAULTS = [
           "continue;\n\t\tadd_segment", "if (!is_elementwise(o->type, &p->list[i]))\n\t\t\tcontinue;\n\t\t"
           "if (i != p->n - 1)\n\t\t\tadd_segment", ("update", "")),
     fault("micro-batches that are forgotten", "micro", PASSES,
-          ".alone = u->options->ordered_sum || round == 0,", ".alone = true,", ("update", "micro-batches add up to")),
+          "u->options->ordered_sum || round == 0);", "true);", ("update", "micro-batches add up to")),
     fault("a micro-batch too few", "micro", "tools/kablate/run_setup.c",
           '.accumulate = config_int(c, "TRAIN_ACCUMULATE"),', '.accumulate = config_int(c, "TRAIN_ACCUMULATE") - 1,',
           ("update", "micro-batches add up to")),
     fault("one micro-batch again and again", "micro", PASSES,
-          "const int32_t *tokens = u->tokens + first * T, *targets = u->targets + first * T;",
-          "const int32_t *tokens = u->tokens, *targets = u->targets + 0 * first;",
+          FEED, FEED.replace("at", "0 * at"),
           ("update", "micro-batches add up to")),
     fault("a warm-up that starts again after a resume", "gate", LOOP,
-          "optimizer_ask(t->optimizer, iteration, schedule_rate(&t->options.schedule, iteration),",
-          "static int64_t begun;\n\n\tbegun = begun ? begun : iteration;\n\toptimizer_ask(t->optimizer, iteration, "
-          "schedule_rate(&t->options.schedule, iteration - begun + 1),", ("update", "the weight of element")),
+          RATE, "static int64_t begun;\n\n\t\tbegun = begun ? begun : t->iteration;\n\t\t" +
+          RATE.replace("t->iteration", "t->iteration - begun + 1"), ("update", "the weight of element")),
     fault("moments that are reset after a resume", "gate", LOOP,
-          "\tt->saved = *iteration = found ? t->state.iteration : -1;",
-          "\tint n;\n\tconst struct optim_tensor *list = optimizer_tensors(t->optimizer, &n);\n\n"
-          "\tfor (int i = 0; found && i < n; i++)\n\t\tt->backend->zero(t->backend, list[i].data, "
-          "4 * (size_t)list[i].param->count);\n"
-          "\tt->saved = *iteration = found ? t->state.iteration : -1;",
+          SAVED, "\tint n;\n\tconst struct optim_tensor *list = optimizer_tensors(t->optimizer, &n);\n\n"
+          "\tfor (int k = 0; found && k < n; k++)\n\t\tt->backend->zero(t->backend, list[k].data, "
+          "4 * (size_t)list[k].param->count);\n" + SAVED,
           ("update", "weights or moments are not those that were saved")),
     fault("counters that are reset after a resume", "gate", LOOP,
-          "\tt->saved = *iteration = found ? t->state.iteration : -1;",
-          "\tif (found)\n\t\toptimizer_set_scalars(t->optimizer, &(struct optim_scalars){ 0 });\n"
-          "\tt->saved = *iteration = found ? t->state.iteration : -1;", ("update", "it had made")),
+          SAVED, "\tif (found)\n\t\toptimizer_set_scalars(t->optimizer, &(struct optim_scalars){ 0 });\n" + SAVED,
+          ("update", "it had made")),
     fault("moments that never restart", "spam", UPDATES, "if (!f->restart)\n\t\treturn;",
           "if (bytes)\n\t\treturn;", ("update", "the first moment")),
     fault("half of the validation", "gate", VALIDATION,
@@ -402,9 +396,8 @@ FAULTS = [
           "source_train(&setup->source, iteration, row + (iteration == 7 && setup->model->n_mechanisms), &out);",
           ("report", "the training rows are not its baseline's between updates 6 and 8")),
     fault("tokens that change before they are uploaded", "gate", PASSES,
-          "\ttoken_program_feed(&u->training, tokens, targets);",
-          "\tif (iteration > 2 && params_find(u->training.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)\n"
-          "\t\t((int32_t *)(uintptr_t)tokens)[3] = 1;\n\ttoken_program_feed(&u->training, tokens, targets);",
+          FEED, "\tif (iteration > 2 && params_find(u->training.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)\n"
+          "\t\tu->tokens[at + 3] = 1;\n" + FEED,
           ("report", "the training rows are not its baseline's")),
     fault("other validation rows in one arm", "gate", "tools/kablate/run_workload.c",
           "source_valid(&setup->source, index, &out);",
