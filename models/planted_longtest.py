@@ -55,6 +55,9 @@ PLACES = {
     "spam": ("mla mla+gate", {"OPTIMIZER": "adamwspam", "SPAM_INTERVAL": 3, "SPAM_WARMUP": 2}),
     "later": ("mla mla+gate", {"GPT2_MAX_ITERS": 8}),
     "orthogonal": ("mla mla+gate", {"INIT": "orthogonal"}),
+    "unasked": ("mla mla+gate", {"DROPOUT": "0.1", "AUDIT_ORACLE": "n"}),
+    "untied": ("mla mla+gate", {"MODEL_TIE_HEAD": "n", "AUDIT_ORACLE": "n"}),
+    "seeds": ("mla mla+gate", {"SEEDS": "1,3"}),
     "blind": ("mla mla+gate", {f"AUDIT_{name}": "n" for name in ("ORACLE", "WIRING", "CAUSALITY")}),
     "threads": ("mla mla+gate", {"THREADS": 2}),
     "plain": ("mla mla+gate+cross", {"PLANNER": "n", "RECOMPUTE": "n", "MERGE_LINEARS": "n"}),
@@ -72,6 +75,7 @@ def fault(name, place, path, old, new, stops, why=None):
 GATE, CROSS = "models/reciprocal/gate.c", "models/reciprocal/cross.c"
 WIRING = "models/transformer.c"
 ATTENTION = "core/backend/cpu/kernels/attention.c"
+DROPOUT = "core/backend/cpu/kernels/dropout.c"
 LOOP, PASSES, VALIDATION = "core/train/train.c", "core/train/update.c", "core/train/evaluate.c"
 OPTIMIZER, UPDATES = "core/optim/optim.c", "core/backend/cpu/kernels/optim.c"
 IN_THE_ARM = '(params_find(t->params, "h.0.mlp.gate_proj.weight") >= 0)'
@@ -152,6 +156,9 @@ FAULTS = [
     fault("the same rows for all seeds", "gate", "data/source.c",
           'stream("data/train", s->seed, s->task)', 'stream("data/train", 1, s->task)',
           ("data", "another seed sees the same training rows")),
+    fault("the same rows for every second seed", "seeds", "data/source.c",
+          'stream("data/train", s->seed, s->task)', 'stream("data/train", s->seed % 2, s->task)',
+          ("report", "seeds 1, 3 were trained on the same rows")),
     fault("the same rows in all iterations", "gate", "data/source.c",
           "rng_subkey(stream(\"data/train\", s->seed, s->task), iteration)",
           "rng_subkey(stream(\"data/train\", s->seed, s->task), 1)",
@@ -217,7 +224,7 @@ FAULTS = [
     fault("weights that depend on their number", "gate", "core/engine/params.c",
           'rng_subkey(rng_key(seed, "init"), hash_text(p->name))',
           'rng_subkey(rng_key(seed, "init"), (uint64_t)p->offset)',
-          ("training", "configured is")),
+          ("pairing", "starts with other values")),
     fault("a checkpoint without its moments", "gate", "core/train/checkpoint.c",
           "if (upload)\n\t\t\tstatus = put_state(c, state, i, t, err);",
           "if (upload && i < 0)\n\t\t\tstatus = put_state(c, state, i, t, err);",
@@ -303,6 +310,42 @@ FAULTS = [
     fault("a contrast at half the temperature", "ws", "models/ffn/ws.c",
           'op_ws_contrast(b->g, "aux_c", z, o->tau,', 'op_ws_contrast(b->g, "aux_c", z, 0.5 * o->tau,',
           ("oracle", "losses in double")),
+    # ---------------------------------------------------------- dropout at its rate
+    fault("half of the dropout", "dropout", WIRING, 'm->dropout = config_real(c, "DROPOUT");',
+          'm->dropout = 0.5 * config_real(c, "DROPOUT");', ("oracle", "losses in double, with dropout")),
+    fault("half of the dropout of the probabilities", "dropout", WIRING, "p->attr.dropout = m->dropout;",
+          "p->attr.dropout = 0.5 * m->dropout;", ("oracle", "losses in double, with dropout")),
+    fault("an embedding without dropout", "dropout", WIRING, "positions, tokens),\n\t\t\t  m->dropout);",
+          "positions, tokens),\n\t\t\t  0);", ("oracle", "losses in double, with dropout")),
+    fault("a kernel that drops twice as much", "dropout", DROPOUT, "ceil(probability * 0x1p32)",
+          "ceil(2 * probability * 0x1p32)", ("oracle", "losses in double, with dropout")),
+    fault("what is kept of dropout, not scaled", "dropout", DROPOUT, "(real)(1 / (1 - probability))",
+          "(real)(1 + 0 * probability)", ("oracle", "losses in double, with dropout")),
+    fault("half of the dropout, and no oracle", "unasked", WIRING, 'm->dropout = config_real(c, "DROPOUT");',
+          'm->dropout = 0.5 * config_real(c, "DROPOUT");', ("training", "drops another share")),
+    # ---------------------------------------------------------- storage
+    fault("two tables where one is configured", "gate", WIRING, HEAD, HEAD.replace("m->tied", "!m->tied"),
+          ("oracle", "no part of the oracle reads 'lm_head.weight'")),
+    fault("two tables where one is configured, and no oracle", "unasked", WIRING, HEAD,
+          HEAD.replace("m->tied", "!m->tied"), ("wiring", "embedding and head read two tables")),
+    fault("one table where two are configured", "untied", WIRING, HEAD, HEAD.replace("m->tied", "!m->tied"),
+          ("wiring", "embedding and head read one table")),
+    fault("a layer with the matrix of another", "unasked", WIRING,
+          "return graph_param(b->g, name, &init, 2, SHAPE(in, out));",
+          'const char *scope = b->g->scope;\n\tstruct tensor *w;\n\n\tif (strcmp(scope, "h.1.mlp.") == 0 && '
+          'strcmp(name, "c_proj.weight") == 0)\n\t\tb->g->scope = "h.0.mlp.";\n'
+          "\tw = graph_param(b->g, name, &init, 2, SHAPE(in, out));\n\tb->g->scope = scope;\n\treturn w;",
+          ("wiring", "layers 0 and 1 read h.0.mlp.c_proj.weight")),
+    fault("tensors that lie on each other", "unasked", "core/engine/params.c", ".offset = p->total\n",
+          ".offset = p->total - (p->n == 7 ? 16 : 0)\n", ("wiring", "lies on")),
+    # ---------------------------------------------------------- where both arms begin
+    fault("a vector that begins elsewhere in one arm", "unasked", WIRING,
+          'return op_dropout(b->g, "dropped", o, m->dropout);', 'return op_dropout(b->g, "dropped", '
+          'op_add_scaled(b->g, "more", o, o, 0, block_vector(b, "more_by", 1, m->n_mechanisms ? 0.2 : 0.1)), '
+          "m->dropout);", ("pairing", "more_by is drawn by another rule than in the baseline")),
+    fault("matrices of another seed in one arm", "orthogonal", "core/engine/params.c", "draw(&p->list[i], seed,",
+          'draw(&p->list[i], seed + (params_find(p, "h.0.mlp.gate_proj.weight") >= 0),',
+          ("pairing", "starts with other values than in the baseline")),
     # ---------------------------------------------------------- gradients
     fault("a head that does not train the embedding", "gate", WIRING,
           HEAD, HEAD + "\n\tif (g->training)\n\t\tw = graph_detach(g, w);", ("oracle", "gradients in double")),
@@ -523,27 +566,31 @@ class Tree:
     def make(self, place):
         return self.run(place, "make", "-s", "O=build", f"PLAN={self.plan(place)}", "built")
 
+    def start(self, place, step, *more):
+        first = self.steps(place)[0]
+        return self.run(place, f"{self.plan(place)}/{step}/kablate", "train", "--runs", f"runs-{place}",
+                        "--experiment", "planted", "--step", step, "--baseline", first, *more)
+
     def train(self, place):
         """What the last step says, twice: the second time it goes on from its last checkpoint but one."""
         first, *_, last = self.steps(place)
-        command = [f"{self.plan(place)}/{last}/kablate", "train", "--runs", f"runs-{place}",
-                   "--experiment", "planted", "--step", last, "--baseline", first,
-                   "--baseline-program", f"{self.plan(place)}/{first}/kablate"]
+        pairing = ("--baseline-program", f"{self.plan(place)}/{first}/kablate")
         shutil.rmtree(self.root / f"runs-{place}", ignore_errors=True)
-        done = self.run(place, *command)
+        done = self.start(place, last, *pairing)
         if done.returncode == 0:
             for mark in (self.root / f"runs-{place}").rglob("done"):
                 mark.unlink()
             *_, newest = sorted((self.root / f"runs-{place}").rglob("checkpoint-*"))
             shutil.rmtree(newest)
-            done = self.run(place, *command)
+            done = self.start(place, last, *pairing)
         return done
 
     def report(self, place):
         """The table of the step and its baseline."""
-        first = self.steps(place)[0]
-        self.run(place, f"{self.plan(place)}/{first}/kablate", "train", "--runs", f"runs-{place}",
-                 "--experiment", "planted", "--step", first, "--baseline", first)
+        first, *_, last = self.steps(place)
+        self.start(place, first)
+        if place == "seeds":
+            self.start(place, last, "--seed", "3")
         python = (self.build / "setup-python").read_text().strip()
         return self.run(place, python, "-m", "tools.report.report", "--runs", f"runs-{place}", "report",
                         "planted").stdout
