@@ -2,8 +2,8 @@
  * storage - which tensors are one, and which are not?
  *
  * No two tensors lie on each other in memory.  The embedding and the head read one table if and
- * only if CONFIG_MODEL_TIE_HEAD says so.  Layers share tables alone (block_shared_table()): every
- * other tensor is read by one layer.
+ * only if CONFIG_MODEL_TIE_HEAD says so.  A tensor that was made for a layer is read by one layer;
+ * what layers share is made for none (block_shared_table()).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +72,7 @@ static void find_second_reader(const struct auditor *a, const struct node *n, in
 	for (int i = 0; i < n->n_in && n->origin.layer >= 0; i++) {
 		const int p = param_of(n->in[i]);
 
-		if (p < 0 || a->params->list[p].role == PARAM_EMBEDDING)
+		if (p < 0 || a->params->list[p].origin.layer < 0)
 			continue;
 		if (layer[p] >= 0 && layer[p] != n->origin.layer)
 			snprintf(detail, 160, "layers %d and %d read %.100s", layer[p],

@@ -13,8 +13,8 @@
  *     gradient - HASH         of the same rows
  *
  * A step and its baseline must be paired: with the same data they see the same rows, and parameters
- * that both have start with the same values, unless a symbol says otherwise.  A step that claims another model must not train the
- * same as its baseline.
+ * that both have start with the same values, unless a symbol says otherwise.  A step that claims
+ * another model must not train the same as its baseline.
  */
 #ifndef TOOLS_KABLATE_FINGERPRINT_H
 #define TOOLS_KABLATE_FINGERPRINT_H
