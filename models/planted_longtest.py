@@ -55,6 +55,9 @@ PLACES = {
     "spam": ("mla mla+gate", {"OPTIMIZER": "adamwspam", "SPAM_INTERVAL": 3, "SPAM_WARMUP": 2}),
     "later": ("mla mla+gate", {"GPT2_MAX_ITERS": 8}),
     "orthogonal": ("mla mla+gate", {"INIT": "orthogonal"}),
+    "unasked": ("mla mla+gate", {"DROPOUT": "0.1", "AUDIT_ORACLE": "n"}),
+    "untied": ("mla mla+gate", {"MODEL_TIE_HEAD": "n", "AUDIT_ORACLE": "n"}),
+    "seeds": ("mla mla+gate", {"SEEDS": "1,3"}),
     "blind": ("mla mla+gate", {f"AUDIT_{name}": "n" for name in ("ORACLE", "WIRING", "CAUSALITY")}),
     "threads": ("mla mla+gate", {"THREADS": 2}),
     "plain": ("mla mla+gate+cross", {"PLANNER": "n", "RECOMPUTE": "n", "MERGE_LINEARS": "n"}),
@@ -72,9 +75,15 @@ def fault(name, place, path, old, new, stops, why=None):
 GATE, CROSS = "models/reciprocal/gate.c", "models/reciprocal/cross.c"
 WIRING = "models/transformer.c"
 ATTENTION = "core/backend/cpu/kernels/attention.c"
+DROPOUT = "core/backend/cpu/kernels/dropout.c"
 LOOP, PASSES, VALIDATION = "core/train/train.c", "core/train/update.c", "core/train/evaluate.c"
 OPTIMIZER, UPDATES = "core/optim/optim.c", "core/backend/cpu/kernels/optim.c"
 IN_THE_ARM = '(params_find(t->params, "h.0.mlp.gate_proj.weight") >= 0)'
+HEAD = 'w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab, m->embd);'
+RATE = "t->rates[i] = schedule_rate(&t->replicas[i].run->options.schedule, t->iteration);"
+RUN = "if (update_run(&t->update, t->iteration, where) != OK)\n\t\treturn FAIL;\n"
+FEED = "\ttoken_program_feed(&u->training, u->tokens + at, u->targets + at);"
+SAVED = "\tr->saved = *iteration = found ? r->state.iteration : -1;"
 LAST_KEY = "const int64_t n = row_keys(t, s, r);\n\t\treal *restrict row"
 
 FAULTS = [
@@ -147,6 +156,9 @@ FAULTS = [
     fault("the same rows for all seeds", "gate", "data/source.c",
           'stream("data/train", s->seed, s->task)', 'stream("data/train", 1, s->task)',
           ("data", "another seed sees the same training rows")),
+    fault("the same rows for every second seed", "seeds", "data/source.c",
+          'stream("data/train", s->seed, s->task)', 'stream("data/train", s->seed % 2, s->task)',
+          ("report", "seeds 1, 3 were trained on the same rows")),
     fault("the same rows in all iterations", "gate", "data/source.c",
           "rng_subkey(stream(\"data/train\", s->seed, s->task), iteration)",
           "rng_subkey(stream(\"data/train\", s->seed, s->task), 1)",
@@ -157,7 +169,7 @@ FAULTS = [
           "\tsource_train(s, 1 + index / 4, index % 4, out);\n\tif (s->task->generate)\n\t\treturn;\n",
           ("data", "the ranges overlap")),
     fault("validation windows of the training text", "text", "data/tasks/text.c",
-          "fill(s, x->valid,\n", "fill(s, x->train,\n", ("data", "the ranges overlap")),
+          "fill(s, x->valid, start, out);", "fill(s, x->train, start, out);", ("data", "the ranges overlap")),
     fault("DATA_VALID names the training file", "same-text", None, None, None,
           ("data", "the ranges overlap")),
     fault("targets equal to inputs", "gate", "data/tasks/writer.c",
@@ -194,8 +206,8 @@ FAULTS = [
           '.clip = config_real(c, "GRAD_CLIP")', '.clip = config_real(c, "GRAD_CLIP") * '
           '!config_bool(c, "RA_MLA_MLP_ATTN_GATE")', ("training", "is not clipped")),
     fault("a loss averaged over padding", "copy", "core/train/update.c",
-          "token_program_weigh(&u->training, 1 / fmax((double)u->scored, 1),",
-          "token_program_weigh(&u->training, 1 / (double)update_tokens(u),",
+          "const double main = 1 / fmax((double)u->scored[i], 1);",
+          "const double main = 1 / (double)update_tokens(u);",
           ("training", "the mean over scored targets is")),
     fault("sums in bfloat16", "gate", "core/backend/cpu/kernels/linear.c",
           "linear_forward(c, &s, c->work, 1, c->in[0], b != NULL, c->out[0]);\n}",
@@ -212,7 +224,7 @@ FAULTS = [
     fault("weights that depend on their number", "gate", "core/engine/params.c",
           'rng_subkey(rng_key(seed, "init"), hash_text(p->name))',
           'rng_subkey(rng_key(seed, "init"), (uint64_t)p->offset)',
-          ("training", "configured is")),
+          ("pairing", "starts with other values")),
     fault("a checkpoint without its moments", "gate", "core/train/checkpoint.c",
           "if (upload)\n\t\t\tstatus = put_state(c, state, i, t, err);",
           "if (upload && i < 0)\n\t\t\tstatus = put_state(c, state, i, t, err);",
@@ -298,29 +310,59 @@ FAULTS = [
     fault("a contrast at half the temperature", "ws", "models/ffn/ws.c",
           'op_ws_contrast(b->g, "aux_c", z, o->tau,', 'op_ws_contrast(b->g, "aux_c", z, 0.5 * o->tau,',
           ("oracle", "losses in double")),
+    # ---------------------------------------------------------- dropout at its rate
+    fault("half of the dropout", "dropout", WIRING, 'm->dropout = config_real(c, "DROPOUT");',
+          'm->dropout = 0.5 * config_real(c, "DROPOUT");', ("oracle", "losses in double, with dropout")),
+    fault("half of the dropout of the probabilities", "dropout", WIRING, "p->attr.dropout = m->dropout;",
+          "p->attr.dropout = 0.5 * m->dropout;", ("oracle", "losses in double, with dropout")),
+    fault("an embedding without dropout", "dropout", WIRING, "positions, tokens),\n\t\t\t  m->dropout);",
+          "positions, tokens),\n\t\t\t  0);", ("oracle", "losses in double, with dropout")),
+    fault("a kernel that drops twice as much", "dropout", DROPOUT, "ceil(probability * 0x1p32)",
+          "ceil(2 * probability * 0x1p32)", ("oracle", "losses in double, with dropout")),
+    fault("what is kept of dropout, not scaled", "dropout", DROPOUT, "(real)(1 / (1 - probability))",
+          "(real)(1 + 0 * probability)", ("oracle", "losses in double, with dropout")),
+    fault("half of the dropout, and no oracle", "unasked", WIRING, 'm->dropout = config_real(c, "DROPOUT");',
+          'm->dropout = 0.5 * config_real(c, "DROPOUT");', ("training", "drops another share")),
+    # ---------------------------------------------------------- storage
+    fault("two tables where one is configured", "gate", WIRING, HEAD, HEAD.replace("m->tied", "!m->tied"),
+          ("oracle", "no part of the oracle reads 'lm_head.weight'")),
+    fault("two tables where one is configured, and no oracle", "unasked", WIRING, HEAD,
+          HEAD.replace("m->tied", "!m->tied"), ("wiring", "embedding and head read two tables")),
+    fault("one table where two are configured", "untied", WIRING, HEAD, HEAD.replace("m->tied", "!m->tied"),
+          ("wiring", "embedding and head read one table")),
+    fault("a layer with the matrix of another", "unasked", WIRING,
+          "return graph_param(b->g, name, &init, 2, SHAPE(in, out));",
+          'const char *scope = b->g->scope;\n\tstruct tensor *w;\n\n\tif (strcmp(scope, "h.1.mlp.") == 0 && '
+          'strcmp(name, "c_proj.weight") == 0)\n\t\tb->g->scope = "h.0.mlp.";\n'
+          "\tw = graph_param(b->g, name, &init, 2, SHAPE(in, out));\n\tb->g->scope = scope;\n\treturn w;",
+          ("wiring", "layers 0 and 1 read h.0.mlp.c_proj.weight")),
+    fault("tensors that lie on each other", "unasked", "core/engine/params.c", ".offset = p->total\n",
+          ".offset = p->total - (p->n == 7 ? 16 : 0)\n", ("wiring", "lies on")),
+    # ---------------------------------------------------------- where both arms begin
+    fault("a vector that begins elsewhere in one arm", "unasked", WIRING,
+          'return op_dropout(b->g, "dropped", o, m->dropout);', 'return op_dropout(b->g, "dropped", '
+          'op_add_scaled(b->g, "more", o, o, 0, block_vector(b, "more_by", 1, m->n_mechanisms ? 0.2 : 0.1)), '
+          "m->dropout);", ("pairing", "more_by is drawn by another rule than in the baseline")),
+    fault("matrices of another seed in one arm", "orthogonal", "core/engine/params.c", "draw(&p->list[i], seed,",
+          'draw(&p->list[i], seed + (params_find(p, "h.0.mlp.gate_proj.weight") >= 0),',
+          ("pairing", "starts with other values than in the baseline")),
     # ---------------------------------------------------------- gradients
     fault("a head that does not train the embedding", "gate", WIRING,
-          'w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab);',
-          'w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab);\n\tif (g->training)\n'
-          '\t\tw = graph_detach(g, w);', ("oracle", "gradients in double")),
+          HEAD, HEAD + "\n\tif (g->training)\n\t\tw = graph_detach(g, w);", ("oracle", "gradients in double")),
     fault("another gradient of GELU", "gate", "core/ops/gelu.c",
           "(real)0.6931471805599453", "(real)0.69", ("oracle", "gradients in double")),
     fault("a latent without its gradient", "latent", "models/reciprocal/latent.c",
           "if (o->detach)", "if (!o->detach)", ("oracle", "gradients in double")),
     # ---------------------------------------------------------- what was done
     fault("a rate 1.5 times as high in one arm", "gate", LOOP,
-          "optimizer_ask(t->optimizer, iteration, schedule_rate(&t->options.schedule, iteration),",
-          "optimizer_ask(t->optimizer, iteration, (1 + 0.5 * " + IN_THE_ARM +
-          ") * schedule_rate(&t->options.schedule, iteration),", ("update", "the weight of element")),
+          RATE, RATE.replace("= ", "= (1 + 0.5 * " + IN_THE_ARM + ") * "), ("update", "the weight of element")),
     fault("two updates per batch", "gate", LOOP,
-          "\tt->unsettled++;\n", "\tif (" + IN_THE_ARM + ")\n\t\toptimizer_ask(t->optimizer, iteration, "
-          "schedule_rate(&t->options.schedule, iteration), t->update.losses, 1);\n\tt->unsettled++;\n",
+          "\tt->unsettled++;\n", "\tif (" + IN_THE_ARM + ")\n\t\toptimizer_ask(t->optimizer, t->iteration, "
+          "t->rates, t->update.losses, update_losses(&t->update));\n\tt->unsettled++;\n",
           ("update", "it had made")),
     fault("two batches per update", "gate", LOOP,
-          "if (update_run(&t->update, iteration, where) != OK)\n\t\treturn FAIL;\n\tdata_sum",
-          "if (update_run(&t->update, iteration, where) != OK)\n\t\treturn FAIL;\n\t"
-          "data_sum_join(&t->given, &t->update.given);\n\tif (update_run(&t->update, iteration, where) != OK)"
-          "\n\t\treturn FAIL;\n\tdata_sum", ("update", "were trained on in")),
+          RUN, RUN + "\tdata_sum_join(&t->replicas[0].given, &t->update.given[0]);\n\t" + RUN,
+          ("update", "were trained on in")),
     fault("a bias correction off by one", "gate", UPDATES,
           "const real rate = (real)f->rate, bias = (real)f->bias;",
           "const real rate = (real)(f->rate * 0.19 / 0.1), bias = (real)f->bias;",
@@ -360,29 +402,24 @@ FAULTS = [
           "continue;\n\t\tadd_segment", "if (!is_elementwise(o->type, &p->list[i]))\n\t\t\tcontinue;\n\t\t"
           "if (i != p->n - 1)\n\t\t\tadd_segment", ("update", "")),
     fault("micro-batches that are forgotten", "micro", PASSES,
-          ".alone = u->options->ordered_sum || round == 0,", ".alone = true,", ("update", "micro-batches add up to")),
+          "u->options->ordered_sum || round == 0);", "true);", ("update", "micro-batches add up to")),
     fault("a micro-batch too few", "micro", "tools/kablate/run_setup.c",
           '.accumulate = config_int(c, "TRAIN_ACCUMULATE"),', '.accumulate = config_int(c, "TRAIN_ACCUMULATE") - 1,',
           ("update", "micro-batches add up to")),
     fault("one micro-batch again and again", "micro", PASSES,
-          "const int32_t *tokens = u->tokens + first * T, *targets = u->targets + first * T;",
-          "const int32_t *tokens = u->tokens, *targets = u->targets + 0 * first;",
+          FEED, FEED.replace("at", "0 * at"),
           ("update", "micro-batches add up to")),
     fault("a warm-up that starts again after a resume", "gate", LOOP,
-          "optimizer_ask(t->optimizer, iteration, schedule_rate(&t->options.schedule, iteration),",
-          "static int64_t begun;\n\n\tbegun = begun ? begun : iteration;\n\toptimizer_ask(t->optimizer, iteration, "
-          "schedule_rate(&t->options.schedule, iteration - begun + 1),", ("update", "the weight of element")),
+          RATE, "static int64_t begun;\n\n\t\tbegun = begun ? begun : t->iteration;\n\t\t" +
+          RATE.replace("t->iteration", "t->iteration - begun + 1"), ("update", "the weight of element")),
     fault("moments that are reset after a resume", "gate", LOOP,
-          "\tt->saved = *iteration = found ? t->state.iteration : -1;",
-          "\tint n;\n\tconst struct optim_tensor *list = optimizer_tensors(t->optimizer, &n);\n\n"
-          "\tfor (int i = 0; found && i < n; i++)\n\t\tt->backend->zero(t->backend, list[i].data, "
-          "4 * (size_t)list[i].param->count);\n"
-          "\tt->saved = *iteration = found ? t->state.iteration : -1;",
+          SAVED, "\tint n;\n\tconst struct optim_tensor *list = optimizer_tensors(t->optimizer, &n);\n\n"
+          "\tfor (int k = 0; found && k < n; k++)\n\t\tt->backend->zero(t->backend, list[k].data, "
+          "4 * (size_t)list[k].param->count);\n" + SAVED,
           ("update", "weights or moments are not those that were saved")),
     fault("counters that are reset after a resume", "gate", LOOP,
-          "\tt->saved = *iteration = found ? t->state.iteration : -1;",
-          "\tif (found)\n\t\toptimizer_set_scalars(t->optimizer, &(struct optim_scalars){ 0 });\n"
-          "\tt->saved = *iteration = found ? t->state.iteration : -1;", ("update", "it had made")),
+          SAVED, "\tif (found)\n\t\toptimizer_set_scalars(t->optimizer, &(struct optim_scalars){ 0 });\n" + SAVED,
+          ("update", "it had made")),
     fault("moments that never restart", "spam", UPDATES, "if (!f->restart)\n\t\treturn;",
           "if (bytes)\n\t\treturn;", ("update", "the first moment")),
     fault("half of the validation", "gate", VALIDATION,
@@ -402,9 +439,8 @@ FAULTS = [
           "source_train(&setup->source, iteration, row + (iteration == 7 && setup->model->n_mechanisms), &out);",
           ("report", "the training rows are not its baseline's between updates 6 and 8")),
     fault("tokens that change before they are uploaded", "gate", PASSES,
-          "\ttoken_program_feed(&u->training, tokens, targets);",
-          "\tif (iteration > 2 && params_find(u->training.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)\n"
-          "\t\t((int32_t *)(uintptr_t)tokens)[3] = 1;\n\ttoken_program_feed(&u->training, tokens, targets);",
+          FEED, "\tif (iteration > 2 && params_find(u->training.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)\n"
+          "\t\tu->tokens[at + 3] = 1;\n" + FEED,
           ("report", "the training rows are not its baseline's")),
     fault("other validation rows in one arm", "gate", "tools/kablate/run_workload.c",
           "source_valid(&setup->source, index, &out);",
@@ -530,27 +566,31 @@ class Tree:
     def make(self, place):
         return self.run(place, "make", "-s", "O=build", f"PLAN={self.plan(place)}", "built")
 
+    def start(self, place, step, *more):
+        first = self.steps(place)[0]
+        return self.run(place, f"{self.plan(place)}/{step}/kablate", "train", "--runs", f"runs-{place}",
+                        "--experiment", "planted", "--step", step, "--baseline", first, *more)
+
     def train(self, place):
         """What the last step says, twice: the second time it goes on from its last checkpoint but one."""
         first, *_, last = self.steps(place)
-        command = [f"{self.plan(place)}/{last}/kablate", "train", "--runs", f"runs-{place}",
-                   "--experiment", "planted", "--step", last, "--baseline", first,
-                   "--baseline-program", f"{self.plan(place)}/{first}/kablate"]
+        pairing = ("--baseline-program", f"{self.plan(place)}/{first}/kablate")
         shutil.rmtree(self.root / f"runs-{place}", ignore_errors=True)
-        done = self.run(place, *command)
+        done = self.start(place, last, *pairing)
         if done.returncode == 0:
             for mark in (self.root / f"runs-{place}").rglob("done"):
                 mark.unlink()
             *_, newest = sorted((self.root / f"runs-{place}").rglob("checkpoint-*"))
             shutil.rmtree(newest)
-            done = self.run(place, *command)
+            done = self.start(place, last, *pairing)
         return done
 
     def report(self, place):
         """The table of the step and its baseline."""
-        first = self.steps(place)[0]
-        self.run(place, f"{self.plan(place)}/{first}/kablate", "train", "--runs", f"runs-{place}",
-                 "--experiment", "planted", "--step", first, "--baseline", first)
+        first, *_, last = self.steps(place)
+        self.start(place, first)
+        if place == "seeds":
+            self.start(place, last, "--seed", "3")
         python = (self.build / "setup-python").read_text().strip()
         return self.run(place, python, "-m", "tools.report.report", "--runs", f"runs-{place}", "report",
                         "planted").stdout

@@ -178,7 +178,8 @@ static enum status run_audits(struct auditor *a, struct error *err)
 
 	if (o->oracle && audit_oracle(a, err) != OK)
 		return FAIL;
-	if (o->wiring && (audit_wiring(a, err) != OK || audit_mechanism_presence(a, err) != OK))
+	if (o->wiring && (audit_storage(a, err) != OK || audit_wiring(a, err) != OK ||
+			  audit_mechanism_presence(a, err) != OK))
 		return FAIL;
 	if (o->one_batch && audit_one_batch(a, err) != OK)
 		return FAIL;

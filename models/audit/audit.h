@@ -4,7 +4,8 @@
  *   oracle     a second program, which shares no code with the engine, computes the same logits,
  *              losses and derivatives of the step's model, reduced in size
  *   wiring     every parameter tensor receives a gradient within a few batches;
- *              the report names a tensor that only an auxiliary loss reaches
+ *              the report names a tensor that only an auxiliary loss reaches.  Tensors share
+ *              storage where the configuration ties them, and nowhere else
  *   mechanism  switching an enabled mechanism off changes the logits.  A mechanism
  *              that acts through a loss changes gradients of the main loss's
  *              parameters instead.  With larger weights the change is large enough
@@ -17,7 +18,7 @@
  *              the logits of a row do not depend on the other rows of its batch
  *   one batch  a few updates on one batch make its loss fall
  *   training   evaluation has no dropout; training has dropout only if the
- *              configuration asks for it; the logits are near those in double;
+ *              configuration asks for it, at its rate; the logits are near those in double;
  *              training, evaluation, logits and decoding score the same targets alike
  *
  * Tokens are random.  The weights are drawn as for a run, but weights that start

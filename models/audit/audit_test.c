@@ -172,6 +172,27 @@ static const struct mechanism by_chance = {
 };
 MECHANISM(by_chance);
 
+/* All layers read the first one's matrix. */
+static struct tensor *act_shared(struct block *b, const void *options, struct tensor *h,
+				 struct message *out)
+{
+	const char *const scope = b->g->scope;
+
+	(void)options, (void)out;
+	b->g->scope = "h.0.mlp.";
+	h = op_linear(b->g, b->layer ? "later" : "first", h,
+		      block_matrix(b, "shared.weight", b->m->hidden, b->m->hidden), NULL);
+	b->g->scope = scope;
+	return h;
+}
+
+static const struct mechanism shared = {
+	.name = "shared",
+	.symbol = "TEST_SHARED",
+	.hidden = act_shared,
+};
+MECHANISM(shared);
+
 /* Together with itself it is more than a model can hold. */
 static const struct mechanism many[MAX_MECHANISMS + 1] = {
 	[0 ... MAX_MECHANISMS] = { .name = "many", .symbol = "TEST_MANY" },
@@ -399,25 +420,16 @@ struct setting {
 
 static const struct setting standard[] = {
 	{ "AUDIT_ORACLE", "n" }, /* it would find most faults, too: its own tests switch it on */
-	{ "AUDIT_WIRING", "y" },
-	{ "AUDIT_CAUSALITY", "y" },
-	{ "AUDIT_ONE_BATCH", "y" },
-	{ "AUDIT_LEAK_DECLARED", "n" },
-	{ "TEST_UNWIRED", "n" },
-	{ "TEST_AHEAD", "n" },
-	{ "TEST_UNHEARD", "n" },
-	{ "TEST_WEIGHT", "0.1" },
-	{ "TEST_MANY", "n" },
-	{ "AUDIT_PAIRING", "y" },
-	{ "AUDIT_DATA", "y" },
-	{ "AUDIT_TRAINING", "y" },
-	{ "TEST_LAZY", "n" },
-	{ "TEST_MODEST", "n" },
-	{ "TEST_WEIGHTED", "n" },
-	{ "TEST_BY_CHANCE", "n" },
-	{ "TEST_DOUBLED", "n" },
-	{ "TEST_TWOFOLD", "n" },
-	{ NULL, NULL },
+	{ "AUDIT_WIRING", "y" },    { "AUDIT_CAUSALITY", "y" },
+	{ "AUDIT_ONE_BATCH", "y" }, { "AUDIT_LEAK_DECLARED", "n" },
+	{ "TEST_UNWIRED", "n" },    { "TEST_AHEAD", "n" },
+	{ "TEST_UNHEARD", "n" },    { "TEST_WEIGHT", "0.1" },
+	{ "TEST_MANY", "n" },	    { "AUDIT_PAIRING", "y" },
+	{ "AUDIT_DATA", "y" },	    { "AUDIT_TRAINING", "y" },
+	{ "TEST_LAZY", "n" },	    { "TEST_MODEST", "n" },
+	{ "TEST_WEIGHTED", "n" },   { "TEST_BY_CHANCE", "n" },
+	{ "TEST_SHARED", "n" },	    { "TEST_DOUBLED", "n" },
+	{ "TEST_TWOFOLD", "n" },    { NULL, NULL },
 };
 
 static void set(struct config *c, const struct setting *list)
@@ -569,7 +581,7 @@ static void test_every_vector(void **state)
 		must(safetensors_open(&file, paths.gl_pathv[i], &err), &err);
 		must(vector_config(&file, &c, &err), &err);
 		set(c, standard);
-		set(c, SETTINGS({ "AUDIT_ORACLE", "y" }));
+		set(c, SETTINGS({ "AUDIT_ORACLE", "y" }, { "DROPOUT", "0.1" }));
 		report = audit_as(c, &backend, F32);
 		assert_non_null(find(&report, "oracle", "gradients in float32"));
 		assert_failed(&report, expected);
@@ -740,6 +752,62 @@ static void test_undeclared_dropout(void **state)
 	assert_string_equal(find(&report, "training", "dropout")->detail,
 			    "DROPOUT=0, and another seed changes the gradient");
 	assert_true(find(&report, "training", "evaluation without dropout")->passed);
+	audit_free(&report);
+	report = audit(SETTINGS({ "TEST_BY_CHANCE", "y" }, { "DROPOUT", "0.1" }));
+	assert_true(find(&report, "training", "dropout")->passed);
+	assert_false(find(&report, "training", "dropout rate")->passed);
+	assert_string_equal(find(&report, "training", "dropout rate")->detail,
+			    "DROPOUT=0.1, and h.0.mlp.by_chance drops another share");
+	audit_free(&report);
+}
+
+/* Keeps what it should drop; the graph says 0.1. */
+static void drop_nothing(const struct call *c)
+{
+	const int64_t n = tensor_count(c->node->in[0]);
+
+	memcpy(c->out[0], c->in[0], (size_t)n * sizeof(float));
+}
+
+static void test_kernel_without_dropout(void **state)
+{
+	const struct setting list[] = { { "AUDIT_ORACLE", "y" },
+					{ "AUDIT_WIRING", "n" },
+					{ "AUDIT_CAUSALITY", "n" },
+					{ "AUDIT_ONE_BATCH", "n" },
+					{ "AUDIT_TRAINING", "n" },
+					{ "DROPOUT", "0.1" },
+					{ NULL, NULL } };
+	struct backend backend = faulty_backend(OP_dropout);
+	struct audit_report report;
+
+	(void)state;
+	report = audit_with(&backend, list);
+	assert_passed(&report);
+	audit_free(&report);
+	faulty.forward = drop_nothing;
+	report = audit_with(&backend, list);
+	assert_failed(&report, SETTINGS({ "oracle", "losses in float32, with dropout" },
+					{ "oracle", "graphs in float32, with dropout" },
+					{ "oracle", "gradients in float32, with dropout" }));
+	audit_free(&report);
+}
+
+/* ------------------------------------------------------------------ storage */
+
+static void test_storage(void **state)
+{
+	struct audit_report report = audit(SETTINGS({ "TEST_SHARED", "y" }));
+
+	(void)state;
+	assert_failed(&report, SETTINGS({ "wiring", "layers" }));
+	assert_string_equal(find(&report, "wiring", "layers")->detail,
+			    "layers 0 and 1 read h.0.mlp.shared.weight");
+	audit_free(&report);
+	report = audit(SETTINGS({ "MODEL_TIE_HEAD", "n" }));
+	assert_string_equal(find(&report, "wiring", "tied head")->detail,
+			    "MODEL_TIE_HEAD=n, and embedding and head read two tables");
+	assert_passed(&report);
 	audit_free(&report);
 }
 
@@ -1064,7 +1132,7 @@ static void test_switched_off(void **state)
 	(void)state;
 	assert_null(find(&report, "wiring", NULL));
 	assert_null(find(&report, "mechanism", NULL));
-	assert_int_equal(report.n, 11);
+	assert_int_equal(report.n, 12);
 	assert_true(report.partial);
 	audit_free(&report);
 	report = audit(SETTINGS({ "AUDIT_CAUSALITY", "n" }, { "AUDIT_ONE_BATCH", "n" }));
@@ -1149,6 +1217,8 @@ int main(void)
 		cmocka_unit_test(test_one_layer_only),
 		cmocka_unit_test(test_too_small),
 		cmocka_unit_test(test_undeclared_dropout),
+		cmocka_unit_test(test_kernel_without_dropout),
+		cmocka_unit_test(test_storage),
 		cmocka_unit_test(test_late_leak),
 		cmocka_unit_test(test_neighbour),
 		cmocka_unit_test(test_zero_alpha),

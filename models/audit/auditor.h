@@ -87,6 +87,9 @@ enum status auditor_squares(const struct auditor *a, int index, bool gradient, d
 /* Each adds its findings; FAIL only when the audit could not be made. */
 enum status audit_wiring(struct auditor *a, struct error *err) MUST_CHECK;
 
+/* Tensors that share memory, a table or layers. */
+enum status audit_storage(struct auditor *a, struct error *err) MUST_CHECK;
+
 /* With the weights of a run.  Needs audit_wiring() first. */
 enum status audit_mechanism_presence(struct auditor *a, struct error *err) MUST_CHECK;
 

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/ops/ops.h"
+
 static enum status run_evaluation(const struct auditor *a, struct token_program *t, uint64_t seed,
 				  double *nll, struct error *err)
 {
@@ -62,6 +64,35 @@ static enum status find_seed_effect(struct auditor *a, bool *differ, struct erro
 	return status;
 }
 
+/* The first place of the training graph that drops another share; NULL: none. */
+static const struct node *find_other_rate(const struct graph *g, double rate)
+{
+	for (int i = 0; i < g->n_nodes; i++) {
+		const struct node *n = g->nodes[i];
+
+		if (n->id == OP_dropout &&
+		    ((const struct dropout_attr *)n->attr)->probability != rate)
+			return n;
+		if (n->id == OP_attention &&
+		    ((const struct attention_attr *)n->attr)->dropout != rate)
+			return n;
+	}
+	return NULL;
+}
+
+/* What the kernels and the places make of it, the oracle compares. */
+static enum status audit_rate(struct auditor *a, struct error *err)
+{
+	const double rate = config_real(a->config, "DROPOUT");
+	const struct node *n = find_other_rate(a->training.g, rate);
+	char detail[160] = "";
+
+	if (n)
+		snprintf(detail, sizeof(detail), "DROPOUT=%g, and %.80s drops another share", rate,
+			 n->name);
+	return auditor_add(a, "training", "dropout rate", !n, detail, err);
+}
+
 /* In training, the seed must matter with dropout, and only with dropout. */
 static enum status audit_training(struct auditor *a, struct error *err)
 {
@@ -78,7 +109,7 @@ static enum status audit_training(struct auditor *a, struct error *err)
 
 enum status audit_dropout(struct auditor *a, struct error *err)
 {
-	if (audit_evaluation(a, err) != OK)
+	if (audit_evaluation(a, err) != OK || audit_rate(a, err) != OK)
 		return FAIL;
 	return audit_training(a, err);
 }

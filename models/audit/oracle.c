@@ -2,7 +2,7 @@
  * The step's model, reduced, computed by two programs that share no code: the engine and the oracle
  * (models/oracle).  Logits, losses, the nll of every target in every graph, and derivatives of the
  * loss along directions must agree: with the engine in double, and with the engine on the step's
- * device in its precision.
+ * device in its precision.  Training is compared once more with the configured dropout.
  *
  * Each tensor has two directions: a random one, and its gradient, along which rounding averages
  * out.  A derivative is a central difference of the oracle's loss; what the specification holds
@@ -53,6 +53,7 @@ struct comparison {
 	struct model *model;
 	struct oracle *oracle;
 	bool missing; /* a part has no oracle */
+	bool drops;   /* the model that is compared now has dropout */
 	int64_t T;
 	int32_t *row, *token, *target; /* rows of T + 1 tokens; the engine's batch */
 	int n;			       /* parameters */
@@ -82,7 +83,8 @@ static enum status tell(const struct comparison *c, enum kind kind, const struct
 	const double most = c->tolerance->of[kind];
 	char subject[128], detail[160];
 
-	snprintf(subject, sizeof(subject), "%s in %s", kind_names[kind], c->precision);
+	snprintf(subject, sizeof(subject), "%s in %s%s", kind_names[kind], c->precision,
+		 c->drops ? ", with dropout" : "");
 	snprintf(detail, sizeof(detail), "%s: engine and %s differ by %.1e; %g is allowed", w->what,
 		 c->missing ? "its own loss" : "oracle", w->error, most);
 	return auditor_add(c->a, "oracle", subject, w->error <= most, detail, err);
@@ -107,9 +109,12 @@ static enum status compare_logits(const struct comparison *c, struct error *err)
 	const int64_t tokens = o->B * o->T;
 	const char *sparse = config_raw(c->config, "RA_MLA_MLP_SPARSE_MODE");
 	const bool rounded = c->tolerance != &in_double && sparse && strcmp(sparse, "rms") == 0;
-	double *errors = malloc((size_t)tokens * sizeof(*errors));
+	double *errors;
 	struct worst w = { 0 };
 
+	if (!c->engine->logits)
+		return OK;
+	errors = malloc((size_t)tokens * sizeof(*errors));
 	if (!errors)
 		return fail_memory(err, "audit", (size_t)tokens * sizeof(*errors));
 	for (int64_t t = 0; t < tokens; t++) {
@@ -216,6 +221,8 @@ static enum status draw_directions(struct comparison *c, struct error *err)
 		double *random = malloc((size_t)p->count * sizeof(*random));
 		double *gradient = gradient_of(c, i, err), length;
 
+		free(c->directions[DIRECTIONS * i + RANDOM]);
+		free(c->directions[DIRECTIONS * i + GRADIENT]);
 		c->directions[DIRECTIONS * i + RANDOM] = random;
 		c->directions[DIRECTIONS * i + GRADIENT] = gradient;
 		if (!random || !gradient)
@@ -283,10 +290,16 @@ static enum status restore(const struct comparison *c, struct error *err)
 	return c->missing ? reduced_engine_train(c->engine, err) : oracle_run(c->oracle, err);
 }
 
+/* With dropout one direction of each tensor is enough: the formulas were compared without. */
+static bool is_taken(const struct comparison *c, int i)
+{
+	return !c->drops || i % DIRECTIONS == GRADIENT;
+}
+
 static enum status differentiate(struct comparison *c, struct error *err)
 {
 	for (int i = 0; i < c->n * DIRECTIONS; i++)
-		if (derive(c, i, STEP, &c->derivatives[i], err) != OK)
+		if (is_taken(c, i) && derive(c, i, STEP, &c->derivatives[i], err) != OK)
 			return FAIL;
 	return restore(c, err);
 }
@@ -326,6 +339,8 @@ static enum status gradient_error(struct comparison *c, int index, double floor,
 		const double slope = product_of(gradient, c->directions[i], p->count);
 		const double scale = fmax(*size, floor);
 
+		if (!is_taken(c, i))
+			continue;
 		if (c->tolerance == &in_double &&
 		    !(fabs(slope - c->derivatives[i]) <= SURE * scale))
 			status = refine(c, i, err);
@@ -480,6 +495,7 @@ static enum status open_engine(struct comparison *c, struct reduced_engine *e,
 	struct error why;
 
 	c->engine = e;
+	e->drops = c->drops;
 	e->rows.rows = REDUCED_ROWS;
 	e->rows.length = c->T;
 	e->rows.tokens = c->token;
@@ -553,6 +569,25 @@ static enum status compare_all(struct comparison *c, struct error *err)
 	return status;
 }
 
+/* Training once more, as it is configured. */
+static enum status compare_dropped(struct comparison *c, struct error *err)
+{
+	const char *const rate = config_raw(c->a->config, "DROPOUT");
+	const struct model_task task = { 0 };
+
+	if (!rate || config_set(c->config, "DROPOUT", rate, err) != OK)
+		return rate ? FAIL : OK;
+	c->oracle->dropout = config_real(c->config, "DROPOUT");
+	c->drops = c->oracle->dropout > 0;
+	if (!c->drops)
+		return OK;
+	model_free(c->model);
+	c->model = NULL;
+	if (model_read(&c->model, c->config, &task, err) != OK)
+		return FAIL;
+	return compare_all(c, err);
+}
+
 /* A variant may accept only sizes that the reduced model does not have. */
 static enum status tell_refusal(const struct comparison *c, const struct error *why,
 				struct error *err)
@@ -613,7 +648,9 @@ enum status audit_oracle(struct auditor *a, struct error *err)
 	if (config_copy(&c.config, a->config, err) != OK)
 		return FAIL;
 	if (reduce_config(c.config, a->model, err) == OK && open_model(&c, err) == OK)
-		status = c.model ? compare_all(&c, err) : OK;
+		status = !c.model || (compare_all(&c, err) == OK && compare_dropped(&c, err) == OK)
+				 ? OK
+				 : FAIL;
 	close_comparison(&c);
 	return status;
 }

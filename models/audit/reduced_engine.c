@@ -142,11 +142,15 @@ enum status reduced_engine_score(struct reduced_engine *e, struct error *err)
 	const struct scored_rows *r = &e->rows;
 	const int64_t n = r->rows * r->length;
 
-	e->logits = doubles(n * r->model->vocab, err);
-	if (!e->logits || scored_rows_logits(r, e->logits, err) != OK || read_routes(e, err) != OK)
+	if (!e->drops) {
+		e->logits = doubles(n * r->model->vocab, err);
+		if (!e->logits || scored_rows_logits(r, e->logits, err) != OK)
+			return FAIL;
+	}
+	if (read_routes(e, err) != OK)
 		return FAIL;
 	for (enum scoring how = 0; how < SCORINGS; how++) {
-		if (how == BY_DECODING && !r->decodes)
+		if (how != BY_TRAINING && (e->drops || (how == BY_DECODING && !r->decodes)))
 			continue;
 		e->nll[how] = doubles(n, err);
 		if (!e->nll[how])

@@ -15,6 +15,7 @@ struct reduced_loss {
 
 struct reduced_engine {
 	struct scored_rows rows;
+	bool drops; /* with dropout: there is nothing to score but the training graph */
 	struct token_program training; /* gradients are those of its last run */
 	double *logits, *nll[SCORINGS];
 	struct reduced_loss loss[REDUCED_LOSSES];
@@ -36,7 +37,7 @@ void reduced_weights(const struct param *p, uint64_t seed, double *values);
 /* Sets the batch and computes losses and gradients. */
 enum status reduced_engine_train(struct reduced_engine *e, struct error *err) MUST_CHECK;
 
-/* After reduced_engine_train(): logits, the nll of every graph, and routes. */
+/* After reduced_engine_train(): routes, and of every graph that is scored logits and nll. */
 enum status reduced_engine_score(struct reduced_engine *e, struct error *err) MUST_CHECK;
 
 /* Does something that depends on parameters hold no gradient, although other nodes read it? */

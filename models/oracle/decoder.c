@@ -5,6 +5,7 @@
  *     pre:   x += Attn(ln_1(x));  x += FFN(ln_2(x));  at the end x = ln_f(x)
  *     post:  x = ln_1(x + Attn(x));  x = ln_2(x + FFN(x))
  *     logits = x W', W = wte or lm_head;  nll = logsumexp(logits) - logits[target]
+ *     training drops elements of the embedding, of the probabilities, and of both branches
  *     main = mean of nll over scored targets;  logits_z = lambda mean of logsumexp^2 over tokens
  */
 #include <stdlib.h>
@@ -111,7 +112,7 @@ static void softmax(struct oracle *o, double *s)
 }
 
 /* out[b,i,h] = sum over j of prob[b,h,i,j] v[b,j,h] */
-static void mix_values(const struct oracle *o, const double *v, double *out)
+static void mix_values(const struct oracle *o, const double *prob, const double *v, double *out)
 {
 	const int64_t T = o->T, H = o->H, D = o->D;
 
@@ -121,7 +122,7 @@ static void mix_values(const struct oracle *o, const double *v, double *out)
 				for (int64_t j = 0; j <= i; j++)
 					for (int64_t d = 0; d < D; d++)
 						out[((b * T + i) * H + h) * D + d] +=
-							o->prob[((b * H + h) * T + i) * T + j] *
+							prob[((b * H + h) * T + i) * T + j] *
 							v[((b * T + j) * H + h) * D + d];
 }
 
@@ -143,7 +144,8 @@ static void gate_outputs(struct oracle *o, const double *x, double *heads)
 
 static void attend(struct oracle *o, const double *x, double *heads)
 {
-	double *scores = oracle_array(o, o->B * o->H * o->T * o->T);
+	const int64_t n = o->B * o->H * o->T * o->T;
+	double *scores = oracle_array(o, n), *kept = oracle_array(o, n);
 	double *values = oracle_array(o, o->B * o->T * o->E);
 
 	if (o->failed)
@@ -151,7 +153,18 @@ static void attend(struct oracle *o, const double *x, double *heads)
 	o->attention->attend(o, x, scores, values);
 	softmax(o, scores);
 	o->prob = scores;
-	mix_values(o, values, heads);
+	memcpy(kept, scores, (size_t)n * sizeof(*kept));
+	oracle_drop(o, "heads", kept, n);
+	mix_values(o, kept, values, heads);
+}
+
+/* The last product of a branch. */
+static double *project(struct oracle *o, const double *x, int64_t in, bool bias)
+{
+	double *y = oracle_linear(o, "c_proj", x, in, o->E, o->bias && bias);
+
+	oracle_drop(o, "dropped", y, o->B * o->T * o->E);
+	return y;
 }
 
 static double *attention(struct oracle *o, const double *x)
@@ -170,8 +183,7 @@ static double *attention(struct oracle *o, const double *x)
 	for (int i = 0; i < o->n_mechanisms; i++)
 		if (o->mechanism[i]->heads && o->in[i].value)
 			o->mechanism[i]->heads(o, &o->in[i], heads);
-	return oracle_linear(o, "c_proj", heads, o->E, o->E,
-			     o->bias && o->attention->projection_bias);
+	return project(o, heads, o->E, o->attention->projection_bias);
 }
 
 void oracle_latent(struct oracle *o, double *latent, int64_t L)
@@ -194,7 +206,7 @@ static double *feed_forward(struct oracle *o, const double *x)
 	for (int i = 0; h && i < o->n_mechanisms; i++)
 		if (o->mechanism[i]->hidden)
 			o->mechanism[i]->hidden(o, h, &o->out[i]);
-	return oracle_linear(o, "c_proj", h, o->F, o->E, o->bias && o->ffn->projection_bias);
+	return project(o, h, o->F, o->ffn->projection_bias);
 }
 
 /* One branch of a block, with its norm before it or after the sum. */
@@ -221,6 +233,7 @@ static double *embed(struct oracle *o)
 		return NULL;
 	for (int64_t i = 0; i < o->B * o->T * E; i++)
 		x[i] = wte[o->tokens[i / E] * E + i % E] + (wpe ? wpe[i % (o->T * E)] : 0);
+	oracle_drop(o, "embedding_dropped", x, o->B * o->T * E);
 	return x;
 }
 

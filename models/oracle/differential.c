@@ -68,18 +68,24 @@ static void mix(struct oracle *o, const double *x, double *heads)
 	const double lambda = exponent(o, "lambda_q1", "lambda_k1") -
 			      exponent(o, "lambda_q2", "lambda_k2") + init;
 	const double *weight = oracle_weights(o, "subln.weight", D);
-	double *p1 = oracle_array(o, T), *p2 = oracle_array(o, T);
+	double *p = oracle_array(o, o->B * H * T * T), *p2 = oracle_array(o, T);
 
+	for (int64_t r = 0; !o->failed && r < o->B * H * T; r++) {
+		const int64_t b = r / (H * T), h = r / T % H, i = r % T;
+
+		attend(o, q1, k1, b, h, i, p + r * T);
+		attend(o, q2, k2, b, h, i, p2);
+		for (int64_t j = 0; j <= i; j++)
+			p[r * T + j] -= lambda * p2[j];
+	}
+	oracle_drop(o, "probabilities_dropped", p, o->B * H * T * T);
 	for (int64_t r = 0; !o->failed && r < o->B * H * T; r++) {
 		const int64_t b = r / (H * T), h = r / T % H, i = r % T;
 		double *head = heads + ((b * T + i) * H + h) * D;
 
-		attend(o, q1, k1, b, h, i, p1);
-		attend(o, q2, k2, b, h, i, p2);
 		for (int64_t j = 0; j <= i; j++)
 			for (int64_t d = 0; d < D; d++)
-				head[d] +=
-					(p1[j] - lambda * p2[j]) * v[((b * T + j) * H + h) * D + d];
+				head[d] += p[r * T + j] * v[((b * T + j) * H + h) * D + d];
 		normalise(o, head, weight, 1 - init);
 	}
 }

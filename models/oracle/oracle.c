@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/util/rng.h"
+
 REGISTERED(oracle_attentions, oracle_attention);
 REGISTERED(oracle_positions, oracle_position);
 REGISTERED(oracle_ffns, oracle_ffn);
@@ -233,13 +235,19 @@ const double *oracle_shared_weights(struct oracle *o, const char *name, int64_t 
 	return w->values;
 }
 
+static void full_name(const struct oracle *o, const char *name, char full[120])
+{
+	if (o->layer < 0)
+		snprintf(full, 120, "%s", name);
+	else
+		snprintf(full, 120, "h.%lld.%s%s", (long long)o->layer, o->part, name);
+}
+
 const double *oracle_weights(struct oracle *o, const char *name, int64_t count)
 {
 	char full[120];
 
-	if (o->layer < 0)
-		return oracle_shared_weights(o, name, count);
-	snprintf(full, sizeof(full), "h.%lld.%s%s", (long long)o->layer, o->part, name);
+	full_name(o, name, full);
 	return oracle_shared_weights(o, full, count);
 }
 
@@ -324,6 +332,23 @@ double *oracle_linear(struct oracle *o, const char *name, const double *x, int64
 		y[i] = b[i % out];
 	oracle_product(x, rows, in, w, out, y);
 	return y;
+}
+
+void oracle_drop(struct oracle *o, const char *name, double *x, int64_t n)
+{
+	char full[120];
+	struct rng_key key;
+	uint32_t word[4];
+
+	if (!x || !(o->dropout > 0))
+		return;
+	full_name(o, name, full);
+	key = rng_subkey(rng_subkey(rng_key(1, full), 1), 0);
+	for (int64_t i = 0; i < n; i++) {
+		if (i % 4 == 0)
+			rng_block(key, (uint64_t)i / 4, word);
+		x[i] *= word[i % 4] * 0x1p-32 < o->dropout ? 0 : 1 / (1 - o->dropout);
+	}
 }
 
 /* The pair (i, i + width/2) turns by t theta^(-2i/width). */

@@ -99,6 +99,7 @@ struct oracle {
 	const int32_t *const *routes;
 	int64_t routed; /* k of these */
 	double route_gap;
+	double dropout; /* 0 in a new oracle; else training drops this share */
 	const struct oracle_attention *attention;
 	const struct oracle_position *position; /* or NULL */
 	const struct oracle_ffn *ffn;
@@ -179,6 +180,12 @@ void oracle_product(const double *x, int64_t rows, int64_t in, const double *w, 
 /* x W + b of the B T tokens, with weights "name.weight" and, if bias, "name.bias". */
 double *oracle_linear(struct oracle *o, const char *name, const double *x, int64_t in, int64_t out,
 		      bool bias);
+
+/*
+ * Dropout of n numbers by the mask of this name, after the prefix of layer and part: number i
+ * becomes 0 if word i of the stream (seed 1, name, iteration 1, micro-batch 0) is below the rate.
+ */
+void oracle_drop(struct oracle *o, const char *name, double *x, int64_t n);
 
 /* Rotates the first `width` of `stride` channels of every head, if the model uses rope. */
 void oracle_rope(struct oracle *o, double *x, int64_t heads, int64_t stride, int64_t width);

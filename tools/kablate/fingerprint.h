@@ -2,6 +2,7 @@
  * fingerprint - what a step trains, in a few lines, to be compared with another step's.
  *
  *     symbols - HASH          the model's symbols and their values
+ *     symbol NAME - HASH      one of them that is no switch
  *     data - HASH             the identity of the data
  *     start - HASH            the file of the starting weights, if there is one
  *     rows training - HASH    some training rows of this seed
@@ -12,8 +13,8 @@
  *     gradient - HASH         of the same rows
  *
  * A step and its baseline must be paired: with the same data they see the same rows, and parameters
- * that both have start with the same values.  A step that claims another model must not train the
- * same as its baseline.
+ * that both have start with the same values, unless a symbol says otherwise.  A step that claims
+ * another model must not train the same as its baseline.
  */
 #ifndef TOOLS_KABLATE_FINGERPRINT_H
 #define TOOLS_KABLATE_FINGERPRINT_H

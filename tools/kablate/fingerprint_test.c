@@ -9,9 +9,11 @@
 
 struct parts {
 	const char *symbols, *data, *start, *training, *graph, *gate, *norm, *loss, *gradient;
+	const char *rule, *symbol;
 };
 
-static const struct parts baseline = { "s0", "d0", "-", "r0", "g0", "", "w0", "0x1p+0", "v0" };
+static const struct parts baseline = { "s0", "d0",     "-",  "r0",    "g0", "",
+				       "w0", "0x1p+0", "v0", "0:1:4", "l0" };
 
 static char *text_of(const struct parts *p)
 {
@@ -21,11 +23,11 @@ static char *text_of(const struct parts *p)
 
 	assert_non_null(file);
 	fprintf(file,
-		"symbols - - %s\ndata - - %s\nstart - - %s\nrows training - %s\nrows validation - "
+		"symbols - - %s\nsymbol LAYERS - %s\ndata - - %s\nstart - - %s\nrows training - %s\nrows validation - "
 		"r1\n"
-		"graph - - %s\n%sinitial norm 0:1:4 %s\nloss - - %s\ngradient - - %s\n",
-		p->symbols, p->data, p->start, p->training, p->graph, p->gate, p->norm, p->loss,
-		p->gradient);
+		"graph - - %s\n%sinitial norm %s %s\nloss - - %s\ngradient - - %s\n",
+		p->symbols, p->symbol, p->data, p->start, p->training, p->graph, p->gate, p->rule,
+		p->norm, p->loss, p->gradient);
 	fclose(file);
 	return text;
 }
@@ -132,6 +134,28 @@ static void test_other_weights(void **state)
 	assert_int_equal(compare(&step).failed, 0);
 }
 
+/* A tensor of both arms that begins otherwise: is there a symbol that can say so? */
+static void test_other_rule(void **state)
+{
+	struct parts step = baseline;
+	struct found found;
+
+	(void)state;
+	step.symbols = "s1";
+	step.norm = "w1";
+	step.rule = "0:2:4";
+	found = compare(&step);
+	assert_int_equal(found.failed, 1);
+	assert_string_equal(found.failure, "initial weights");
+	assert_string_equal(found.detail, "norm is drawn by another rule than in the baseline, and "
+					  "no symbol says so");
+	step.symbol = "l1";
+	assert_int_equal(compare(&step).failed, 0);
+	step.symbol = "l0";
+	step.rule = "0:1:5"; /* a tensor of another shape */
+	assert_int_equal(compare(&step).failed, 0);
+}
+
 static void test_silent_baseline(void **state)
 {
 	char *mine = text_of(&baseline);
@@ -149,7 +173,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_same_step),	    cmocka_unit_test(test_different_step),
 		cmocka_unit_test(test_trains_its_baseline), cmocka_unit_test(test_other_rows),
-		cmocka_unit_test(test_other_weights),	    cmocka_unit_test(test_silent_baseline),
+		cmocka_unit_test(test_other_weights),	    cmocka_unit_test(test_other_rule),
+		cmocka_unit_test(test_silent_baseline),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

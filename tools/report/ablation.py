@@ -398,6 +398,9 @@ def invalid_reason(step, baseline):
     for judged, whose in ((step, ""), (baseline, "its baseline: ")):
         if same_end(judged):
             return f"{whose}seeds {', '.join(map(str, same_end(judged)))} end in the same weights, bit by bit"
+        repeated = same_data.repeated(judged.usable.values())
+        if repeated:
+            return f"{whose}seeds {', '.join(map(str, repeated))} were trained on the same rows"
         if judged.failed_audits:
             audit, subject, _, detail = judged.failed_audits[0]
             return f"{whose}{audit} audit failed" + (f" for {subject}" if subject else "") \

@@ -201,9 +201,10 @@ def finals(rows, by_name):
                                      stats.difference(values)))
     return entries and {
         "kind": "rows", "title": "Final loss", "x": "nats per token", "rows": entries,
-        "about": "After the last update: mean, its 95% interval over seeds, and every seed. Each "
-                 "interval is of one step alone. Verdicts judge differences paired by seed, which "
-                 "vary less: intervals that overlap here do not contradict a verdict."}
+        "about": "After the last update: mean, its 95% interval over seeds (if they are "
+                 "independent and not skewed), and every seed. Each interval is of one step "
+                 "alone. Verdicts judge differences paired by seed, which vary less: intervals "
+                 "that overlap here do not contradict a verdict."}
 
 
 def deltas(rows, by_name, baseline):
@@ -221,8 +222,8 @@ def deltas(rows, by_name, baseline):
     unit, side = ("points of accuracy", "Right") if by_accuracy else ("nats per token", "Left")
     return entries and {
         "kind": "rows", "title": "Difference to the baseline", "x": unit, "rows": entries,
-        "zero": True, "about": "Paired by seed, with simultaneous 95% interval. "
-                               f"{side} of zero (dashed) is better."}
+        "zero": True, "about": "Paired by seed, with simultaneous 95% interval, "
+                               f"{stats.CONDITION}. {side} of zero (dashed) is better."}
 
 
 def scatter(rows, quantity, title, unit):

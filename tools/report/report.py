@@ -45,8 +45,6 @@ SPREAD = "Spread between seeds"
 ON_PAGE = "Components", "Samples", "Environment"    # not in the terminal
 LEAST_NAME = 20     # columns of a step's name
 NEXT = "Next look"
-# Of every 95%: docs/statistics.md.
-CONDITION = "if seeds are independent and no arm is both noisier and skewed"
 
 # ---------------------------------------------------------------- cells
 
@@ -199,7 +197,7 @@ def reading_lines(table):
     """What was corrected for, and what the words beside verdicts mean."""
     judgement, rows = table.judgement, table.comparisons
     if judgement.family:
-        yield f"Intervals hold together with {100 * (1 - stats.ALPHA):.0f}%, {CONDITION}: corrected " \
+        yield f"Intervals hold together with {100 * (1 - stats.ALPHA):.0f}%, {stats.CONDITION}: corrected " \
               f"for {plural(judgement.family, 'comparison')}."
     elif not (judgement.lines or judgement.exploratory):
         yield "No comparison can be judged."
@@ -330,7 +328,8 @@ def length_grid(table):
 def length_lines(table):
     trained = sorted({x.trained for x in table.lengths})
     return [f"Trained at {', '.join(map(str, trained))} tokens; the last columns are the loss at "
-            "these positions. Differences are paired by seed and not judged."]
+            "these positions. Differences are paired by seed and not judged; each interval alone holds "
+            f"with 95%, {stats.CONDITION}."]
 
 
 def decoding_lines(table):

@@ -37,7 +37,7 @@ class Study(Case):
         self.assertEqual(self.verdicts(table), dict(zip(STUDY, [
             "baseline", "better", "open", "invalid", "reproduced"])))
         self.assertIn("causality audit failed for h.0: token 5 changes 3", text)
-        self.assertIn(f"hold together with 95%, {report.CONDITION}: corrected for 2 comparisons", text)
+        self.assertIn(f"hold together with 95%, {report.stats.CONDITION}: corrected for 2 comparisons", text)
         self.assertRegex(text, r"2-mla\+gate\+cross +open \([0-9]+ (to [0-9]+ seeds|seeds or more)\)  ")
         self.assertRegex(text, r"\nAnswers:\n"
                          r"  1-mla\+gate is better than 0-mla: -0\.2062 \[-0\.2260, -0\.1863\] nats, 5 seeds\.\n"

@@ -43,6 +43,16 @@ def unequal(pairs):
     return next(filter(None, (first_difference(*pair) for pair in pairs)), None)
 
 
+def repeated(runs):
+    """Seeds of a step that were trained on the same rows, as far as the first log."""
+    seeds = {}
+    for run in runs:
+        rows = run.series.get(metric_names.DATA_TRAINING)
+        if rows:
+            seeds.setdefault(rows[0], []).append(run.seed)
+    return next((sorted(those) for those in seeds.values() if len(those) > 1), [])
+
+
 def exemptions(name, baseline, is_null, symbols):
     """What is not compared."""
     if is_null:

@@ -627,9 +627,10 @@ class SameData(Case):
 
     def pair(self, mine, config=None, seeds=(1, 2, 3)):
         for seed in seeds:
-            self.runs.add("e", "0-mla", seed, 3.0 + 0.01 * seed, values=self.ROWS, weights=f"a{seed}")
+            rows = self.ROWS | {"rows/training": 100.0 + seed}
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.01 * seed, values=rows, weights=f"a{seed}")
             self.runs.add("e", "1-x", seed, 2.0 + 0.01 * seed, weights=f"b{seed}", config=config,
-                          values=self.ROWS | (mine if seed == 2 else {}))
+                          values=rows | (mine if seed == 2 else {}))
         return self.report("e")
 
     def verdict(self, *arguments, **more):
@@ -648,6 +649,12 @@ class SameData(Case):
                 verdict, text = self.verdict({name: 8.0})
                 self.assertEqual(verdict, "invalid")
                 self.assertIn(f"with seed 2 the {kind} rows are not its baseline's", text)
+
+    def test_seeds_with_the_same_rows(self):
+        """Any two of all seeds; runs of an earlier program have recorded no rows."""
+        verdict, text = self.verdict({"rows/training": 103.0}, config={"STEP": "mla", "TRAIN_BATCH": "8"})
+        self.assertEqual(verdict, "invalid")
+        self.assertIn("seeds 2, 3 were trained on the same rows", text)
 
     def test_half_of_the_targets(self):
         verdict, text = self.verdict({"rows/validation_targets": 4.0})
