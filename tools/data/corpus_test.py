@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
 import pathlib
 import random
@@ -115,6 +116,13 @@ class Corpus(unittest.TestCase):
         self.assertIn("damaged", self.refusal("linux"))
         (self.dir / "packages/linux-source-6.1_2.0_all.deb").write_bytes(b"")
         self.assertIn("2 versions", self.refusal("linux"))
+
+    def test_cut_inside(self):
+        """The package is whole, but not the archive in it."""
+        whole = tar_of({f"linux/kernel/{i}.c": random.Random(i).randbytes(50000) for i in range(3)}, "w")
+        for cut in (lzma.compress(whole)[:-70000], lzma.compress(whole[:-70000])):
+            self.package("linux-source-6.1", {"usr/src/linux-source-6.1.tar.xz": cut})
+            self.assertIn("damaged", self.refusal("linux"))
 
     def test_full_disk(self):
         self.linux()
