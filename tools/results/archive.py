@@ -197,18 +197,22 @@ def unpack(path, directory):
     """Writes DIRECTORY, which must not exist, when all is checked; returns the head."""
     if os.path.lexists(directory):
         raise Refused(f"{directory} is there already")
+    if not os.path.isfile(path):
+        raise Refused("no such file")
+    with lzma.open(path) as file:
+        return unpack_tar(file, directory)
+
+
+def unpack_tar(file, directory):
     parent = os.path.dirname(os.path.abspath(directory))
     os.makedirs(parent, exist_ok=True)
     new = tempfile.mkdtemp(dir=parent)
     try:
-        if not os.path.isfile(path):
-            raise Refused("no such file")
-        with lzma.open(path) as file:
-            with tarfile.open(fileobj=file, mode="r|", tarinfo=Entry) as tar:
-                head = unpack_into(new, tar)
-            # What is left is padding; to its end, because there xz has its own sums.
-            if file.read(1 << 20).strip(b"\0"):
-                raise Refused("something follows the last file")
+        with tarfile.open(fileobj=file, mode="r|", tarinfo=Entry) as tar:
+            head = unpack_into(new, tar)
+        # What is left is padding; to its end, because there xz has its own sums.
+        if file.read(1 << 20).strip(b"\0"):
+            raise Refused("something follows the last file")
         os.rename(new, directory)
         return head
     except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, TypeError, LookupError, AttributeError,

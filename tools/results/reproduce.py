@@ -21,6 +21,7 @@ from tools.results import archive, metric_names, names
 from tools.results.archive import Refused
 
 ENVIRONMENT = ("machine", "compiler", "flags", "blas")
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 DATA = ("DATA_TRAIN", "DATA_VALID")
 
 
@@ -176,7 +177,7 @@ def main(argv):
         reproduce(args.archive, args.directory, args.runs, args.seed)
     except Refused as refused:
         sys.exit(f"{args.archive}: {refused}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (OSError, *DAMAGED) as error:
         sys.exit(f"{args.archive}: damaged: {error}")
 
 
