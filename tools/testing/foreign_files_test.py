@@ -20,7 +20,7 @@ from tools.report import decoding, made_up, report
 from tools.results import archive, notes, records, run_program, time_left
 from tools.testing import tap
 
-SECONDS = 60    # far more than a reader takes that does not wait
+SECONDS = 120    # far more than a reader takes that does not wait
 MEMORY = 2 << 30
 SENTENCES = records.Problem, kconfig.Unfit, archive.Refused, weights.Damaged, OSError
 

@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import shutil
 import struct
 import sys
@@ -35,6 +36,7 @@ from tools.results import archive, notes, records, reproduce, run_program, time_
 from tools.testing import tap
 
 INPUTS = 400
+MOST_MEMORY = 2 << 30
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None     # writing there takes a fifth of the time
 
 # ---------------------------------------------------------------- changing inputs
@@ -338,6 +340,13 @@ def parsers(place):
     ]
 
 
+def limit_memory():
+    """An input that takes all memory is a failure, not the end of other programs; returns the limits of before."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, before[1]))
+    return before
+
+
 def seed_of_test():
     seed = int(os.environ.get("PARSERS_SEED") or random.randrange(1 << 32))
     print(f"# PARSERS_SEED={seed}")
@@ -361,6 +370,7 @@ def try_parser(chance, read, known, seeds, inputs):
 
 class Parsers(unittest.TestCase):
     def test_no_other_error(self):
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_AS, limit_memory())
         place = Place()
         self.addCleanup(shutil.rmtree, place.path)
         seed = seed_of_test()

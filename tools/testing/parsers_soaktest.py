@@ -4,7 +4,7 @@
 PARSERS_INPUTS=N asks for fewer.
 """
 import collections
-import multiprocessing
+import concurrent.futures
 import os
 import random
 import shutil
@@ -18,8 +18,7 @@ sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 from tools.testing import parsers_longtest, tap
 
 INPUTS = int(os.environ.get("PARSERS_INPUTS") or 10**7)
-AT_ONCE = 1000      # of these, one process tries all
-
+AT_ONCE = 10_000    # of these, one process tries all
 
 
 class Worker:
@@ -28,6 +27,7 @@ class Worker:
 
 
 def begin(parent):
+    parsers_longtest.limit_memory()
     Worker.parsers = parsers_longtest.parsers(parsers_longtest.Place(parent))
 
 
@@ -43,17 +43,20 @@ def try_part(task):
     return name, inputs, accepted, time.process_time() - began, wrong
 
 
+def how_many(parent):
+    return len(parsers_longtest.parsers(parsers_longtest.Place(parent)))
+
+
 class Soak(unittest.TestCase):
     def test_no_other_error(self):
         parent = tempfile.mkdtemp(dir=parsers_longtest.MEMORY)
         self.addCleanup(shutil.rmtree, parent)
         seed = parsers_longtest.seed_of_test()
-        begin(parent)
         sums, wrong = collections.defaultdict(lambda: [0, 0, 0]), []
-        tasks = ((seed, number, part, min(AT_ONCE, INPUTS - part)) for number in range(len(Worker.parsers))
+        tasks = ((seed, number, part, min(AT_ONCE, INPUTS - part)) for number in range(how_many(parent))
                  for part in range(0, INPUTS, AT_ONCE))
-        with multiprocessing.Pool(initializer=begin, initargs=(parent,)) as pool:
-            for name, *counts, problem in pool.imap_unordered(try_part, tasks):
+        with concurrent.futures.ProcessPoolExecutor(initializer=begin, initargs=(parent,)) as pool:
+            for name, *counts, problem in pool.map(try_part, tasks):
                 sums[name] = [a + b for a, b in zip(sums[name], counts)]
                 wrong += [f"{name}: {problem}"] if problem else []
                 if sums[name][0] == INPUTS:
