@@ -210,6 +210,15 @@ static enum status read_record(struct record_file *file, struct error *err)
 	return read_config(file, cJSON_GetObjectItemCaseSensitive(file->json, "config"), err);
 }
 
+enum status record_parse(struct record_file *file, const char *text, struct error *err)
+{
+	*file = (struct record_file){ .json = cJSON_ParseWithOpts(text, NULL, true) };
+	if (read_record(file, err) == OK)
+		return OK;
+	record_free(file);
+	return FAIL;
+}
+
 enum status record_read(struct record_file *file, const char *run_dir, struct error *err)
 {
 	enum status status;
@@ -221,14 +230,11 @@ enum status record_read(struct record_file *file, const char *run_dir, struct er
 		return FAIL;
 	status = read_path(path, &text, &size, err);
 	if (status == OK) {
-		file->json = cJSON_ParseWithOpts(text, NULL, true);
+		status = record_parse(file, text, err);
 		free(text);
-		status = read_record(file, err);
 		if (status)
 			fail_prefix(err, "%s", path);
 	}
-	if (status)
-		record_free(file);
 	free(path);
 	return status;
 }

@@ -64,6 +64,7 @@ struct record_file {
 
 enum status record_read(struct record_file *file, const char *run_dir,
 			struct error *err) MUST_CHECK;
+enum status record_parse(struct record_file *file, const char *text, struct error *err) MUST_CHECK;
 void record_free(struct record_file *file);
 enum status record_write(const struct run_record *r, const char *run_dir,
 			 struct error *err) MUST_CHECK;

@@ -126,14 +126,15 @@ static enum status measure(struct source *s, struct error *err)
 	const struct text *x = s->state;
 	const struct dataset *d = tokens_dataset(x->valid);
 	size_t vocab = (size_t)s->vocab, length = (size_t)s->length;
-	size_t parts = s->components ? d->components : 0;
+	size_t parts = d && s->components ? d->components : 0;
 	size_t size = (parts + 1) * vocab * sizeof(uint64_t) + length * (2 * sizeof(int32_t) + 1);
-	uint64_t *counts = calloc(1, size), *part = counts + vocab;
+	uint64_t *counts = calloc(1, size), *part;
 	struct row row = { 0 };
 	enum status status = OK;
 
 	if (!counts)
 		return fail_memory(err, "text", size);
+	part = counts + vocab;
 	row.tokens = (int32_t *)(part + parts * vocab);
 	row.targets = row.tokens + length;
 	row.component = (uint8_t *)(row.targets + length);

@@ -3,7 +3,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from tools.results import metric_names
+from tools.results import metric_names, plain
 
 TAIL = 16384        # bytes: more than two logging intervals have
 LOSS, VALIDATION = metric_names.TRAIN_LOSS, metric_names.VALIDATION_LOSS
@@ -30,7 +30,7 @@ class Progress:
 def tail_lines(path):
     """The last whole lines; none if there is no journal."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=plain.opener) as file:
             file.seek(0, os.SEEK_END)
             start = max(0, file.tell() - TAIL)
             file.seek(start)
@@ -68,7 +68,7 @@ def decoded(lines):
 
 def planned(directory):
     try:
-        with open(os.path.join(directory, "run.json"), encoding="utf-8") as file:
+        with open(os.path.join(directory, "run.json"), encoding="utf-8", opener=plain.opener) as file:
             found = json.load(file)["iterations"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None

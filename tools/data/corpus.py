@@ -85,14 +85,28 @@ def record_of(package, path):
     return {"package": package, "version": os.path.basename(path).split("_")[1].replace("%3a", ":"), "sha256": digest}
 
 
+DAMAGED = (tarfile.TarError, EOFError, zlib.error, OSError)
+
+
+def damaged(where, error):
+    return Refusal(f"{where}: damaged ({error}); remove it, and it is fetched again")
+
+
 def tar_entries(stream, where):
     try:
         with tarfile.open(fileobj=stream, mode="r|*") as tar:
             for entry in tar:
                 if entry.isfile():
                     yield entry, tar
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise Refusal(f"{where}: damaged ({error}); remove it, and it is fetched again") from None
+    except DAMAGED as error:
+        raise damaged(where, error) from None
+
+
+def content(entry, tar, where):
+    try:
+        return tar.extractfile(entry).read()
+    except DAMAGED as error:
+        raise damaged(where, error) from None
 
 
 def deb_entries(path):
@@ -139,7 +153,7 @@ def sources(path):
             continue
         for inner, inner_tar in tar_entries(tar.extractfile(entry), path):
             if inner.name.endswith(CODE) and LEAST <= inner.size <= MOST and not LEFT_OUT.search(inner.name):
-                yield inner.name, inner_tar.extractfile(inner).read()
+                yield inner.name, content(inner, inner_tar, path)
 
 
 # ---------------------------------------------------------------- prose
@@ -193,7 +207,7 @@ def pages(path):
     for entry, tar in deb_entries(path):
         if entry.name.removesuffix(".gz").endswith(TEXTS) and LEAST <= entry.size <= MOST \
                 and not SOURCES.search(entry.name):
-            yield entry.name, tar.extractfile(entry).read()
+            yield entry.name, content(entry, tar, path)
 
 
 def joined_once(pages_of_paragraphs, seen):

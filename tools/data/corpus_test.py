@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Tests of tools/data/corpus.py, `data prepare --distinct --components` and pack.sh, with packages made here."""
 import gzip
+import hashlib
 import io
 import json
+import lzma
 import os
 import pathlib
 import random
@@ -115,6 +117,13 @@ class Corpus(unittest.TestCase):
         (self.dir / "packages/linux-source-6.1_2.0_all.deb").write_bytes(b"")
         self.assertIn("2 versions", self.refusal("linux"))
 
+    def test_cut_inside(self):
+        """The package is whole, but not the archive in it."""
+        whole = tar_of({f"linux/kernel/{i}.c": random.Random(i).randbytes(50000) for i in range(3)}, "w")
+        for cut in (lzma.compress(whole)[:-70000], lzma.compress(whole[:-70000])):
+            self.package("linux-source-6.1", {"usr/src/linux-source-6.1.tar.xz": cut})
+            self.assertIn("damaged", self.refusal("linux"))
+
     def test_full_disk(self):
         self.linux()
         (self.dir / "out").mkdir()
@@ -143,6 +152,31 @@ class Corpus(unittest.TestCase):
 
     def pack(self, *words):
         return subprocess.run(["sh", ROOT / "tools/data/pack.sh", *words], capture_output=True, text=True)
+
+    def test_parts_of_a_stranger(self):
+        """No link or device is unpacked, and no right that a file should not have."""
+        parts, out = self.dir / "hostile", self.dir / "unpacked"
+        parts.mkdir()
+
+        def unpack(name, kind, link="", mode=0o644):
+            with tarfile.open(parts / "part-000", "w:xz") as tar:
+                entry = tarfile.TarInfo(name)
+                entry.type, entry.linkname, entry.mode = kind, link, mode
+                tar.addfile(entry)
+            digest = hashlib.sha256((parts / "part-000").read_bytes()).hexdigest()
+            (parts / "SHA256SUMS").write_text(f"{digest}  part-000\n")
+            done = self.pack("unpack", out, parts)
+            self.assertFalse((self.dir / "unpacked.tmp").exists())
+            return done
+
+        for name, kind in (("train.bin", tarfile.SYMTYPE), ("train.bin", tarfile.FIFOTYPE), ("a\x1b[2J", tarfile.REGTYPE)):
+            done = unpack(name, kind, "/etc/passwd")
+            self.assertEqual((done.returncode, out.exists()), (1, False))
+            self.assertIn(f"{name.replace(chr(27), '?')} is no plain file; nothing was unpacked", done.stderr)
+        done = unpack("../x", tarfile.REGTYPE)
+        self.assertEqual((done.returncode, out.exists(), (self.dir / "x").exists()), (1, False, False))
+        self.assertEqual(unpack("train.bin", tarfile.REGTYPE, mode=0o4777).returncode, 0)
+        self.assertEqual((out / "train.bin").stat().st_mode & 0o7022, 0)
 
     def test_pack(self):
         self.prepare()

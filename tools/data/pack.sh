@@ -34,8 +34,12 @@ unpack()
 	! grep -vqE '^[0-9a-f]{64}  part-[0-9]{3}$' "$parts/SHA256SUMS" || fail "$parts/SHA256SUMS: not a list of parts"
 	(cd "$parts" && sha256sum --quiet -c SHA256SUMS) || fail "$parts: a part is missing or damaged; nothing was unpacked"
 	mkdir -p "$to.tmp"
-	(cd "$parts" && cut -d' ' -f3 SHA256SUMS | xargs cat) | xz -dc | tar -C "$to.tmp" --no-same-owner -xf - ||
+	(cd "$parts" && cut -d' ' -f3 SHA256SUMS | xargs cat) | xz -dc | tar -C "$to.tmp" --no-same-owner --no-same-permissions -xf - ||
 		{ rm -rf "$to.tmp"; fail "could not unpack $parts"; }
+	# Links, devices and the like; names that a terminal obeys.
+	strange=$(LC_ALL=C find "$to.tmp" -mindepth 1 \( ! -type f ! -type d -o -name '*[[:cntrl:]]*' \) -printf '%P' -quit |
+		LC_ALL=C tr '[:cntrl:]' '?')
+	test -z "$strange" || { rm -rf "$to.tmp"; fail "$parts: $strange is no plain file; nothing was unpacked"; }
 	mv "$to.tmp" "$to"
 	echo "$to: $(ls "$to" | wc -l) files"
 }

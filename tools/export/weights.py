@@ -5,6 +5,9 @@ import math
 import os
 from dataclasses import dataclass
 
+from tools.results import plain
+
+
 class Damaged(Exception):
     """Not a file of tensors."""
 
@@ -59,7 +62,7 @@ def tensor_of(entry, data):
 
 def read(path):
     """The tensors by name, and what the file says about them."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=plain.opener) as file:
         data = file.read()
     try:
         start = 8 + int.from_bytes(data[:8], "little")

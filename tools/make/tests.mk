@@ -48,6 +48,8 @@ limit-tools/kablate/train_test.py := 1200
 limit-tools/testing/readme_test.py := 900
 limit-tools/plan/plan_test.py := 1200
 limit-tools/kablate/defconfigs_longtest.py := 3000
+# Hours: ten million inputs of 0.1 to 3 ms for each of thirty parsers, on all processors.
+limit-tools/testing/parsers_soaktest.py := 172800
 limit = $(or $(TEST_SECONDS),$(limit-$1),$(if $(filter $1,$(soak_tests)),7200),$(if \
 	$(filter $1,$(long_tests)),1800),$(if $(filter %.py %.sh,$1),600,300))
 

@@ -23,7 +23,7 @@ from kconfiglib import AND, BOOL, INT, STRING, Choice, Symbol, expr_str, expr_va
 
 from tools.plan import ranges
 from tools.plan.ranges import NUMBER
-from tools.results import renamed
+from tools.results import plain, renamed
 from tools.results.names import IN_A_NAME, NAME
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
@@ -436,7 +436,7 @@ def shorten(path):
 def read_text(path):
     """None if there is no such file."""
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8", newline="", opener=plain.opener) as file:
             text = file.read()
     except FileNotFoundError:
         return None

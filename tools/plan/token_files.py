@@ -22,7 +22,7 @@ def tokens_in(path):
 
 def count(pattern):
     """Tokens of all files of a pattern; None: there are none."""
-    paths = glob.glob(pattern)
+    paths = [path for path in glob.glob(pattern) if os.path.isfile(path)]
     return sum(map(tokens_in, paths)) if paths else None
 
 

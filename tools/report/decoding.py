@@ -8,7 +8,7 @@ import json
 import os
 from dataclasses import dataclass, field
 
-from tools.results import records
+from tools.results import plain, records
 
 DIRECTORY = "decode"
 ENVIRONMENT = ("machine", "blas", "compiler", "threads", "precision")
@@ -99,11 +99,11 @@ def read(runs, experiment, steps):
         if not os.path.exists(path):
             continue
         try:
-            with open(path, encoding="utf-8") as file:
+            with open(path, encoding="utf-8", opener=plain.opener) as file:
                 found = json.load(file)
             own, place, note = [*measured(step.name, found)], environment(found), changed(step, found)
             grid(own)       # its numbers can be shown
-        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             decoding.problems.append(f"{path}: not what 'make bench-decode' writes, which measures "
                                      f"it anew ({error!r})")
             continue

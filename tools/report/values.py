@@ -25,6 +25,7 @@ FIELDS = {"experiment": str, "step": str, "baseline": str, "seed": int, "repeat"
 REQUIRED = ("experiment", "step", "baseline", "seed", "repeat", "identity", "state")
 HASHES, HASH = ("identity", "weights"), 16     # digits that distinguish hashes
 AUDITS, FAILED = "audits", "failed_audits"
+MOST_AUDITS = 10_000        # a run has hundreds
 SYMBOL = "CONFIG_"
 EMPTY = '""'
 # Metrics whose last value is kept.  Of tuning only the loss matters.
@@ -133,6 +134,8 @@ def run_of(number, cells):
     failed = [(str(audit), str(subject), int(passed), str(detail))
               for audit, subject, passed, detail in json.loads(given.get(FAILED, "[]"))]
     passed = int(given[AUDITS]) - len(failed)
+    if passed > MOST_AUDITS:
+        raise ValueError(f"{given[AUDITS]} audits")
     run.audits = [("", str(i), 1, "") for i in range(passed)] + failed
     return run
 

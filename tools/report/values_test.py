@@ -103,7 +103,9 @@ class Values(Case):
                           (good.split("step,")[0], "damaged"), (good.replace(",repeat,", ",other,"), "a run without repeat"),
                           (good.replace("# state: done", "# state: "), "a run without state"),
                           (good.replace("# experiment: gpt2", "# experiment: ../gpt2"), "a name has letters"),
-                          (good.replace("\n1-mla+gate,", "\n$(id),"), "a name has letters")):
+                          (good.replace("\n1-mla+gate,", "\n$(id),"), "a name has letters"),
+                          # As many rows as it says would take all memory.
+                          (good.replace(",1,6000000.0,", ",1000000000,6000000.0,"), "1000000000 audits")):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
             with self.subTest(why=why):

@@ -24,11 +24,11 @@ import sys
 import tarfile
 import tempfile
 
-from tools.results import names
+from tools.results import names, plain
 
 FORMAT = "kablate experiment 1"
 HEAD = "archive.json"
-MOST_FILES, MOST_BYTES, MOST_IN_ALL = 50_000, 256 << 20, 4 << 30
+MOST_FILES, MOST_BYTES, MOST_IN_ALL, MOST_OF_A_NAME = 50_000, 256 << 20, 4 << 30, 16 << 10
 RUN_FILES = ("run.json", "journal.jsonl", "done")
 REPORTS = ("report.md", "report.csv", "report.json", "report.tex", "report.html")
 OWN = ("declaration.json", "planned.json")
@@ -77,9 +77,13 @@ def revision_of(runs, paths):
     found = set()
     for path in paths:
         if path.endswith("/run.json"):
-            with open(os.path.join(runs, path), encoding="utf-8") as file:
-                record = json.load(file)
-            found.add(str(record.get("git_revision") or "none") + ("-dirty" if record.get("git_dirty") else ""))
+            with open(os.path.join(runs, path), encoding="utf-8", opener=plain.opener) as file:
+                text = file.read()
+            try:
+                record = json.loads(text)
+                found.add(str(record.get("git_revision") or "none") + ("-dirty" if record.get("git_dirty") else ""))
+            except (ValueError, AttributeError, RecursionError) as error:
+                raise Refused(f"{path} is damaged: {error}") from None
     return sorted(found)
 
 
@@ -121,7 +125,7 @@ def publish(runs, experiment, out):
 
 
 def read(path):
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=plain.opener) as file:
         return file.read()
 
 
@@ -149,9 +153,24 @@ def checked_head(data):
     return head, wanted
 
 
+class Entry(tarfile.TarInfo):
+    """Of the entries that tar knows, those that we write: files, and long names before them.
+
+    tarfile itself reads what describes a file whole, also if it has gigabytes.
+    """
+
+    @classmethod
+    def frombuf(cls, buf, encoding, errors):
+        entry = super().frombuf(buf, encoding, errors)
+        if not (entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+                or entry.type == tarfile.XHDTYPE and 0 <= entry.size <= MOST_OF_A_NAME):
+            raise Refused(f"{entry.name!r} is no plain file")
+        return entry
+
+
 def take(tar, entry, most):
-    if not entry.isreg() or not 0 <= entry.size <= most:
-        raise Refused(f"{entry.name!r} is no plain file of {most} bytes at most")
+    if not 0 <= entry.size <= most:
+        raise Refused(f"{entry.name!r} has more than {most} bytes")
     data = tar.extractfile(entry).read()
     if len(data) != entry.size:
         raise Refused(f"{entry.name!r} is cut off")
@@ -184,23 +203,29 @@ def unpack(path, directory):
     """Writes DIRECTORY, which must not exist, when all is checked; returns the head."""
     if os.path.lexists(directory):
         raise Refused(f"{directory} is there already")
+    if not os.path.isfile(path):
+        raise Refused("no such file")
+    with lzma.open(path) as file:
+        return unpack_tar(file, directory)
+
+
+def unpack_tar(file, directory):
     parent = os.path.dirname(os.path.abspath(directory))
     os.makedirs(parent, exist_ok=True)
     new = tempfile.mkdtemp(dir=parent)
     try:
-        if not os.path.isfile(path):
-            raise Refused("no such file")
-        with lzma.open(path) as file:
-            with tarfile.open(fileobj=file, mode="r|") as tar:
-                head = unpack_into(new, tar)
-            # What is left is padding; to its end, because there xz has its own sums.
-            if file.read(1 << 20).strip(b"\0"):
-                raise Refused("something follows the last file")
+        with tarfile.open(fileobj=file, mode="r|", tarinfo=Entry) as tar:
+            head = unpack_into(new, tar)
+        # What is left is padding; to its end, because there xz has its own sums.
+        if file.read(1 << 20).strip(b"\0"):
+            raise Refused("something follows the last file")
         os.rename(new, directory)
         return head
     except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, TypeError, LookupError, AttributeError,
-            RecursionError) as error:
+            ArithmeticError, RecursionError) as error:
         raise Refused(f"damaged, or no archive of kablate: {error}") from None
+    except MemoryError:
+        raise Refused("it needs more memory than there is") from None
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

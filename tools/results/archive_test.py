@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -81,7 +82,7 @@ class Archive(unittest.TestCase):
         self.hostile({path: b"x"}, {path: {"sha256": "0" * 64}})
         self.assertIn(f"{path} is not what archive.json says", self.refusal())
         self.hostile({path: b"xy"}, {path: {"bytes": 1}})
-        self.assertIn("is no plain file of 1 bytes at most", self.refusal())
+        self.assertIn("has more than 1 bytes", self.refusal())
         self.hostile({path: b"x"}, {path: {"bytes": 1 << 50}})
         self.assertIn(f"{path}: {1 << 50} bytes", self.refusal())
         self.hostile({path: b"x"}, {path: {"bytes": "1"}})
@@ -91,9 +92,9 @@ class Archive(unittest.TestCase):
         path = f"{RUN}/done"
         link = tarfile.TarInfo(path)
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        self.hostile({}, entries=[link])
+        self.hostile({}, entries=[tarfile.TarInfo(path)])
         self.assertIn("is not listed", self.refusal())
-        self.hostile({path: b""}, entries=[link])
+        self.hostile({path: b""}, entries=[tarfile.TarInfo(path)])
         self.assertIn("there twice", self.refusal())
         with tarfile.open(self.file, "w:xz") as tar:
             head = {"format": archive.FORMAT, "experiment": "e", "commits": [],
@@ -104,6 +105,21 @@ class Archive(unittest.TestCase):
         with tarfile.open(self.file, "w:xz") as tar:
             archive.add(tar, archive.HEAD, json.dumps(head).encode())
         self.assertIn(f"{path} is missing", self.refusal())
+
+    def test_what_tar_reads_whole(self):
+        """A header that describes the next file could claim gigabytes, which xz makes of nothing."""
+        for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+                     tarfile.GNUTYPE_SPARSE, tarfile.FIFOTYPE):
+            entry = tarfile.TarInfo("e/name")
+            entry.type, entry.size = kind, 1 << 20
+            self.hostile({f"{RUN}/done": b"x"}, entries=[entry])
+            self.assertIn("is no plain file", self.refusal())
+
+    def test_records_that_are_none(self):
+        for text in ("[]", "1", "[" * 100000, "{", '{"git_revision":'):
+            self.put(f"{RUN}/run.json", text)
+            with self.assertRaisesRegex(archive.Refused, "run.json is damaged"):
+                archive.publish(str(self.runs), "e", self.file)
 
     def test_damage(self):
         archive.publish(str(self.runs), "e", self.file)
@@ -130,6 +146,33 @@ class Difference(unittest.TestCase):
         self.assertIn("+0.50 standard deviations of its seeds; other machine", said)
         self.assertIn("no second seed", reproduce.difference(was, self.run_of(2.05, "v"), None))
         self.assertNotIn("same bits", reproduce.difference(self.run_of(2.0, None), self.run_of(2.0, None), 0.1))
+
+    def test_data_that_is_lent(self):
+        """Only data is linked into the clone, nothing that its make writes."""
+        before = os.getcwd()
+        with tempfile.TemporaryDirectory() as place:
+            os.chdir(place)
+            self.addCleanup(os.chdir, before)
+            for name in ("data/text", "build", "build/x", "again-0/x", ".git", "clone"):
+                os.makedirs(name, exist_ok=True)
+                reproduce.lend_data({"DATA_TRAIN": f"{name}/train.bin", "DATA_VALID": f"../{name}/valid.bin"}, "clone")
+            os.chdir(before)
+            self.assertEqual(sorted(os.listdir(os.path.join(place, "clone"))), ["clone", "data"])
+
+    def test_damaged(self):
+        """Numbers that no float holds, and what nests too deep."""
+        with tempfile.TemporaryDirectory() as place:
+            runs, file = pathlib.Path(place, "runs"), os.path.join(place, "e.tar.xz")
+            (runs / RUN).mkdir(parents=True)
+            (runs / RUN / "done").write_text("")
+            (runs / RUN / "run.json").write_text(json.dumps({
+                "experiment": "e", "step": "0-a", "baseline": None, "identity": "0" * 64, "seed": 1, "config": {}}))
+            for line in ('{"kind":"value","name":"val/loss","value":' + "9" * 400 + "}", "[" * 100000):
+                (runs / RUN / "journal.jsonl").write_text(line + "\n")
+                archive.publish(str(runs), "e", file)
+                with self.assertRaisesRegex(SystemExit, "damaged: "):
+                    reproduce.main([file, os.path.join(place, "again")])
+                shutil.rmtree(os.path.join(place, "again"))
 
     def test_commit(self):
         for commits in ([], ["a" * 40 + "-dirty"], ["a" * 40, "b" * 40], ["none"], ["--upload-pack"]):

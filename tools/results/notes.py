@@ -13,7 +13,7 @@ import re
 import sys
 from dataclasses import asdict, dataclass, field
 
-from tools.results import names, records
+from tools.results import names, plain, records
 
 FILE = "note.json"
 TAG = re.compile(r"\w[\w.+/-]*")
@@ -51,7 +51,7 @@ def read(runs, experiment):
     """An empty note where there is none."""
     path = path_of(runs, experiment)
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=plain.opener) as file:
             found = json.load(file)
         return Note(tags_of(" ".join(found["tags"])), note_of(found["note"]))
     except FileNotFoundError:

@@ -9,7 +9,7 @@ import sys
 import urllib.parse
 from dataclasses import dataclass, field
 
-from tools.results import metric_names, names, renamed
+from tools.results import metric_names, names, plain, renamed
 
 SCHEMA = (1, 2)     # versions of the tables that are understood; the second only adds views
 ADVICE = "'results rebuild' recreates it"
@@ -262,11 +262,11 @@ def verified_path(database):
 def verifications(database):
     """By EXPERIMENT/STEP/IDENTITY; an unreadable file verifies nothing."""
     try:
-        with open(verified_path(database), encoding="utf-8") as file:
+        with open(verified_path(database), encoding="utf-8", opener=plain.opener) as file:
             return {key: (entry["heartbeat"], Verification(True, entry["bound"] is True,
                                                            list(map(str, entry["wrong"]))))
                     for key, entry in json.load(file)["runs"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -21,6 +21,7 @@ from tools.results import archive, metric_names, names
 from tools.results.archive import Refused
 
 ENVIRONMENT = ("machine", "compiler", "flags", "blas")
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 DATA = ("DATA_TRAIN", "DATA_VALID")
 
 
@@ -94,7 +95,10 @@ def lend_data(symbols, clone):
     """Token files are not part of a commit: those of this tree stand in; their hash is part of a run's identity."""
     for name in DATA:
         place = os.path.dirname(symbols.get(name, ""))
-        if not place or os.path.isabs(place) or ".." in place.split("/") or not os.path.isdir(place):
+        words = place.split("/")
+        # What is built or trained in the clone must not get here through a link.
+        if not place or os.path.isabs(place) or ".." in words or words[0].startswith((".", "build", "again-")) \
+                or not os.path.isdir(place):
             continue
         to = os.path.join(clone, place)
         if not os.path.lexists(to):
@@ -173,7 +177,7 @@ def main(argv):
         reproduce(args.archive, args.directory, args.runs, args.seed)
     except Refused as refused:
         sys.exit(f"{args.archive}: {refused}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *DAMAGED) as error:
         sys.exit(f"{args.archive}: damaged: {error}")
 
 

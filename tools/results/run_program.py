@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import sys
 
-from tools.results import names, records
+from tools.results import names, plain, records
 
 RECORD, WEIGHTS = "run.json", "weights.safetensors"
 
@@ -37,7 +37,8 @@ def run_directory(runs, name):
 
 def read_record(directory):
     try:
-        record = json.loads((directory / RECORD).read_text())
+        with open(directory / RECORD, encoding="utf-8", opener=plain.opener) as file:
+            record = json.load(file)
         return names.checked(names.IDENTITY, "identity", record["identity"]), \
             names.checked_symbols(record["config"])
     except KeyError as error:

@@ -9,7 +9,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from tools.results import names, records
+from tools.results import names, plain, records
 
 FILE = "planned.json"
 WAITING, RUNNING, DIED = "waiting", "running", "died"
@@ -61,7 +61,7 @@ def read_plan(runs, experiment):
     """The planned runs, all of them waiting; none if nothing was planned here."""
     path = path_of(runs, experiment)
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=plain.opener) as file:
             return [checked(run) for run in json.load(file)]
     except FileNotFoundError:
         return []
