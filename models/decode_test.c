@@ -175,6 +175,7 @@ static const char *const attentions[] = {
 	"ATTENTION=mla",
 	"ATTENTION=mla MLA_PER_HEAD_Q=n MLA_PER_HEAD_V=n",
 	"ATTENTION=mla RA_MLA_RA_ALPHA=0.5 RA_MLA_RA_WINDOW=4",
+	"ATTENTION=deepseek",
 	"ATTENTION=w2",
 	"ATTENTION=w2 W2_SCORE=overlap",
 };

@@ -48,6 +48,7 @@ struct model;
 struct projection {
 	struct attention_inputs in;
 	struct attention_attr attr;
+	int64_t values_in_keys;	   /* > 0: v is not given, but the first so many channels of k */
 	struct tensor *query_bias; /* [B,T,H] or NULL: the query's own term of the content score */
 	struct tensor *latent; /* [B,T,L] of block_latent(), or NULL: latent reciprocity reads it */
 };

@@ -531,6 +531,8 @@ static struct tensor *attend_scores(struct block *b, struct tensor *x)
 		if (m->mechanism[i]->attend && present(b, i))
 			m->mechanism[i]->attend(b, m->mechanism_options[i], &p->attr);
 	keep(b);
+	if (p->values_in_keys)
+		p->in.v = graph_slice(b->g, p->in.k, 0, p->values_in_keys);
 	b->attention = op_attention(b->g, "heads", &p->attr, &p->in);
 	if (b->probing)
 		probe(b);

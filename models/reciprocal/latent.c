@@ -38,7 +38,7 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 	}
 	if (!m->attention->has_latent)
 		return fail(err,
-			    "latent reciprocity needs an attention with latents (mla); '%s' "
+			    "latent reciprocity needs an attention with latents (mla, deepseek); '%s' "
 			    "has none",
 			    m->attention->name);
 	return OK;

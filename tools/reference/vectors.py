@@ -94,6 +94,11 @@ VECTORS = {
     "mla-ra-alibi": MLA + " ra_alpha=0.5 pos=alibi",
     "mla-out-gate": MLA + " out_gate=head",
     "mla-swiglu-rms": MLA + " ffn=swiglu norm=rms bias=n",
+    "deepseek": "attn=deepseek pos=rope",
+    "deepseek-learned": "attn=deepseek",
+    "deepseek-widths": "attn=deepseek pos=rope query_latent=5 rope_key=4 latent=3 norm=rms",
+    "deepseek-alibi": "attn=deepseek pos=alibi ffn=swiglu",
+    "deepseek-recip": "attn=deepseek pos=rope latent_recip=y attn_gate=y cross_token=y",
     # Gaussian attention
     "w2": "attn=w2 pos=rope",
     "w2-nopos": "attn=w2 pos=none",
