@@ -187,7 +187,7 @@ class Plans(PlanCase):
     def test_refused_by_the_rest_of_the_configuration(self):
         for text, said in (
                 ("MODEL_HEADS=4|5", "plan: CONFIG_MODEL_HEADS=5: out of range, which is MODEL_EMBD % x = 0"),
-                ("RA_MLA_LATENT_DIM=8|16", "plan: CONFIG_RA_MLA_LATENT_DIM=8: it needs ATTENTION_MLA: add "
+                ("RA_MLA_LATENT_DIM=8|16", "plan: CONFIG_RA_MLA_LATENT_DIM=8: it needs ATTENTION_MLA || ATTENTION_DEEPSEEK: add "
                                            "CONFIG_ATTENTION_MLA=y"),
                 ("NORM=layer|rms+NORM=layer", "plan: NORM=rms+NORM=layer sets NORM twice"),
                 ("NORM=layer|rms+gat", "there is no fragment 'gat'; did you mean gate"),

@@ -19,7 +19,7 @@ import textwrap
 from typing import NamedTuple
 
 import kconfiglib
-from kconfiglib import AND, BOOL, INT, STRING, Choice, Symbol, expr_str, expr_value
+from kconfiglib import AND, BOOL, INT, OR, STRING, Choice, Symbol, expr_str, expr_value
 
 from tools.plan import ranges
 from tools.plan.ranges import NUMBER
@@ -398,8 +398,10 @@ def unmet_terms(item):
 
 
 def missing_symbols(item):
-    """The switches that are still to be set; None stands for any other condition."""
+    """The switches that are still to be set, of alternatives the first; None stands for any other condition."""
     for e in unmet_terms(item):
+        while isinstance(e, tuple) and e[0] is OR:
+            e = e[1]
         if not isinstance(e, Symbol) or e.orig_type is not BOOL:
             yield None
             continue

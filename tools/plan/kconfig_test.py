@@ -273,9 +273,9 @@ class Accepted(Case):
         problems = [problem.partition(": ")[2] for problem in refused.exception.problems]
         self.assertEqual(problems, [
             f"CONFIG_RA_MLA_{symbol}: it needs {needs}: add CONFIG_ATTENTION_MLA=y"
-            for symbol, needs in (("LATENT_DIM=128", "ATTENTION_MLA"),
+            for symbol, needs in (("LATENT_DIM=128", "ATTENTION_MLA || ATTENTION_DEEPSEEK"),
                                   ("RA_ALPHA=0.0", "ATTENTION_MLA"),
-                                  ("MLP_LATENT_RECIP=y", "ATTENTION_MLA"),
+                                  ("MLP_LATENT_RECIP=y", "ATTENTION_MLA || ATTENTION_DEEPSEEK"),
                                   ("MLP_TYING_MODE=tied_transpose", "RA_MLA_MLP_LATENT_RECIP"))])
         with self.assertRaises(kconfig.Unfit) as refused:
             self.resolve('CONFIG_RA_MLA_MLP_TYING_MODE="untied"\n')

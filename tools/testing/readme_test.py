@@ -54,7 +54,7 @@ SHOWS = {
     'make defconfig && make set CONFIG_PLAN_FACTORS="NORM=layer|rms" CONFIG_SEEDS=1,2,3,4,5,6,7,8 && make':
         r"1-norm-rms",
     "make plan": r"seeds 1,2,3,4,5: 22 runs",
-    "make audit": r"102 audits, passed",
+    "make audit": r"106 audits, passed",
     "make status": r"gpt2-ra-mla-full +1-mla\+gate +5 +done",
     "make report E=gpt2-ra-mla-full": r"1-mla\+gate .* 253\.1k\*",
     "make serve": r"http://127\.0\.0\.1:[0-9]+/ shows runs; Ctrl-C ends it",
