@@ -62,8 +62,7 @@ $(O)/core/util/builtin.o: $(O)/generated/config_table.h
 #: Configuration
 #:   defconfig-NAME[+FRAGMENT...]  start from defconfigs/NAME;  defconfig: from the defaults
 #:   menuconfig, nconfig           choose in a menu;  guiconfig: in a window
-#:   set CONFIG_X=value ...        change single symbols
-#:   studies                       the declared studies and their runs
+#:   set CONFIG_X=value ...        change single symbols;   studies: what defconfigs declare
 #:   olddefconfig, oldconfig       bring an older .config up to date: by defaults, by asking
 #:   savedefconfig, listnewconfig, diffconfig    as in Linux;  config-reference: a page of all symbols
 #:

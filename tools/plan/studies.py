@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lists the declared studies: every defconfig with a margin, and its runs at each look.
 
-    studies.py [NAME...]        only these
+    studies.py [NAME...]        only these;  example: studies.py ra-tying
 
 Runs that choose rates are made once, before the first look.  A list of rates that widens adds more.
 """

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Simulates the rules on seeds that are no verdicts: groups of a rate (tools/plan/tuning.py) and spread (spread.py).
+"""Simulates two rules on seeds: groups of a rate (tools/plan/tuning.py) and spread (spread.py).
 
-    simulate_seeds.py [--tables 4000]
+    simulate_seeds.py [--tables N]      default: 4000;  example: simulate_seeds.py --tables 500
 
-Prints the tables of docs/statistics.md: how often, in %, seeds fall in groups, and a spread is called different.
+Prints the tables of docs/statistics.md: how often, in %, seeds fall in groups, and
+a spread is called different.
 """
 import argparse
 import math
