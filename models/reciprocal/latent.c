@@ -37,10 +37,11 @@ static enum status read(void *options, const struct model *m, struct config *c, 
 				    (long long)o->bottleneck);
 	}
 	if (!m->attention->has_latent)
-		return fail(err,
-			    "latent reciprocity needs an attention with latents (mla, deepseek); '%s' "
-			    "has none",
-			    m->attention->name);
+		return fail(
+			err,
+			"latent reciprocity needs an attention with latents (mla, deepseek); '%s' "
+			"has none",
+			m->attention->name);
 	return OK;
 }
 
