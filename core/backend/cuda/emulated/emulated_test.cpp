@@ -15,6 +15,18 @@
 
 #define THREADS 64
 
+/* launch_kernel() for kernels that know no replicas. */
+template <typename... Parameters, typename... Arguments>
+static void launch(void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes,
+		   cudaStream_t stream, const Arguments &...arguments)
+{
+	const std::tuple<Parameters...> copies(arguments...);
+
+	emulated_launch(stream, (const void *)kernel,
+			{ __PRETTY_FUNCTION__, blocks, dim3((unsigned)threads), bytes,
+			  [=] { std::apply(kernel, copies); } });
+}
+
 struct gpu {
 	cudaStream_t stream;
 	float *memory; /* THREADS elements, not initialised */
@@ -26,7 +38,7 @@ struct gpu {
 	}
 	template <typename... P> void run(void (*kernel)(P...), int bytes = 0)
 	{
-		launch_kernel(kernel, 1, THREADS, bytes, stream, memory);
+		launch(kernel, 1, THREADS, bytes, stream, memory);
 	}
 	cudaError_t wait(void)
 	{
@@ -110,7 +122,7 @@ static bool blocks_that_race(void)
 	struct gpu g;
 
 	look_for_races();
-	launch_kernel(blocks_write_one_number, 2, 1, 0, g.stream, g.memory);
+	launch(blocks_write_one_number, 2, 1, 0, g.stream, g.memory);
 	return g.fails("race");
 }
 
@@ -140,7 +152,7 @@ static bool threads_that_wait_for_each_other(void)
 {
 	struct gpu g;
 
-	launch_kernel(barrier_or_shuffle, 1, 32, 0, g.stream, g.memory);
+	launch(barrier_or_shuffle, 1, 32, 0, g.stream, g.memory);
 	return g.fails("not all threads of the warp");
 }
 
@@ -294,7 +306,7 @@ static bool products_are_there_after_the_wait(void)
 	struct gpu g;
 
 	look_for_races();
-	launch_kernel(wait_for_product, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
+	launch(wait_for_product, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
 	return g.wait() == cudaSuccess && g.memory[THREADS - 1] == 16;
 }
 
@@ -312,7 +324,7 @@ static bool product_read_too_early_is_nan(void)
 {
 	struct gpu g;
 
-	launch_kernel(read_product_early, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
+	launch(read_product_early, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
 	return g.wait() == cudaSuccess && isnan(g.memory[0]);
 }
 
@@ -328,7 +340,7 @@ static bool missing_wait_for_a_product(void)
 {
 	struct gpu g;
 
-	launch_kernel(forget_product, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
+	launch(forget_product, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
 	return g.fails("products are in flight");
 }
 
@@ -345,7 +357,7 @@ static bool wait_that_leaves_the_product(void)
 {
 	struct gpu g;
 
-	launch_kernel(wait_too_little, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
+	launch(wait_too_little, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
 	return g.fails("still in flight");
 }
 
@@ -363,7 +375,7 @@ static bool left_factor_that_changes(void)
 {
 	struct gpu g;
 
-	launch_kernel(change_left_factor, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
+	launch(change_left_factor, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
 	return g.fails("left operand");
 }
 
@@ -385,7 +397,7 @@ static bool right_factor_that_changes(void)
 	struct gpu g;
 
 	look_for_races();
-	launch_kernel(overwrite_right_factor, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
+	launch(overwrite_right_factor, 1, WARPGROUP, OPERAND_BYTES, g.stream, g.memory);
 	return g.fails("race");
 }
 
@@ -405,17 +417,17 @@ static bool impossible_launches(void)
 {
 	struct gpu g;
 
-	launch_kernel(copy_itself, 1, 1025, 0, g.stream, g.memory);
+	launch(copy_itself, 1, 1025, 0, g.stream, g.memory);
 	if (cudaGetLastError() != cudaErrorInvalidConfiguration)
 		return false;
-	launch_kernel(copy_itself, 0, 1, 0, g.stream, g.memory);
+	launch(copy_itself, 0, 1, 0, g.stream, g.memory);
 	if (cudaGetLastError() != cudaErrorInvalidConfiguration)
 		return false;
-	launch_kernel(copy_itself, 1, 1, 64 << 10, g.stream, g.memory);
+	launch(copy_itself, 1, 1, 64 << 10, g.stream, g.memory);
 	if (cudaGetLastError() != cudaErrorInvalidConfiguration)
 		return false;
 	cudaFuncSetAttribute(copy_itself, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10);
-	launch_kernel(copy_itself, 1, 1, 64 << 10, g.stream, g.memory);
+	launch(copy_itself, 1, 1, 64 << 10, g.stream, g.memory);
 	return g.wait() == cudaSuccess;
 }
 
@@ -468,7 +480,7 @@ struct two_streams {
 		cudaEventRecord(started, g.stream);
 		if (fork)
 			cudaStreamWaitEvent(other, started, 0);
-		launch_kernel(copy_itself, 1, THREADS, 0, other, g.memory);
+		launch(copy_itself, 1, THREADS, 0, other, g.memory);
 		cudaEventRecord(done, other);
 		if (join)
 			cudaStreamWaitEvent(g.stream, done, 0);
@@ -573,7 +585,7 @@ static bool tensor_cores_multiply(void)
 		b[i] = (float)(i * 11 % 29 - 14);
 	}
 	look_for_races();
-	launch_kernel(multiply_kernel, 1, 32, 2 * SIDE * SIDE * 2, g.stream, a, b, c);
+	launch(multiply_kernel, 1, 32, 2 * SIDE * SIDE * 2, g.stream, a, b, c);
 	if (g.wait() != cudaSuccess)
 		return false;
 	for (int i = 0; i < SIDE; i++)
