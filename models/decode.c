@@ -19,11 +19,11 @@ struct repetition {
 	int32_t *text;		   /* [batch,capacity] */
 	int32_t *tokens, *targets; /* room for [batch,capacity] */
 	double *output;		   /* the largest output of the last run */
-	int64_t piece;		   /* its new tokens */
+	int64_t chunk;		   /* its new tokens */
 };
 
-/* For one token, for a full piece, and for the last other number of tokens. */
-enum { ONE, FULL_PIECE, OTHER, EXTENSIONS };
+/* For one token, for a full chunk, and for the last other number of tokens. */
+enum { ONE, FULL_CHUNK, OTHER, EXTENSIONS };
 
 struct decoder {
 	const struct model *m;
@@ -58,7 +58,7 @@ static enum status open_extension(struct decoder *d, struct extension *x, int64_
 static enum status find_extension(struct decoder *d, int64_t n, struct extension **out,
 				  struct error *err)
 {
-	const int kind = n == 1 ? ONE : n == DECODER_PIECE_TOKENS ? FULL_PIECE : OTHER;
+	const int kind = n == 1 ? ONE : n == DECODER_CHUNK_TOKENS ? FULL_CHUNK : OTHER;
 	struct extension *x = &d->extension[kind];
 
 	*out = x;
@@ -177,7 +177,7 @@ static double block_bytes(const struct params *p)
 
 int64_t decoder_largest_rest(int64_t capacity)
 {
-	return capacity < DECODER_PIECE_TOKENS ? capacity : DECODER_PIECE_TOKENS - 1;
+	return capacity < DECODER_CHUNK_TOKENS ? capacity : DECODER_CHUNK_TOKENS - 1;
 }
 
 static void measure_blocks(struct decoder_memory *memory, const struct params *params,
@@ -195,7 +195,7 @@ enum status decoder_measure(struct decoder_memory *memory, const struct model *m
 {
 	const int64_t lengths[EXTENSIONS] = {
 		[ONE] = 1,
-		[FULL_PIECE] = use->capacity < DECODER_PIECE_TOKENS ? 0 : DECODER_PIECE_TOKENS,
+		[FULL_CHUNK] = use->capacity < DECODER_CHUNK_TOKENS ? 0 : DECODER_CHUNK_TOKENS,
 		[OTHER] = use->rest > 1 ? use->rest : 0,
 	};
 	struct model_use x = { use->purpose, use->batch, 0, NULL, use->capacity };
@@ -258,7 +258,7 @@ static enum status repeat_text(struct decoder *d, int64_t n, const int32_t *toke
 	token_program_feed(&x->program, r->tokens, targets ? r->targets : NULL);
 	if (program_run(x->program.p, &run, err) != OK)
 		return FAIL;
-	r->piece = n;
+	r->chunk = n;
 	d->past = length;
 	d->last = x;
 	return OK;
@@ -287,28 +287,28 @@ enum status decoder_feed(struct decoder *d, int64_t n, const int32_t *tokens,
 
 enum status decoder_prompt(struct decoder *d, int64_t n, const int32_t *tokens, struct error *err)
 {
-	const int64_t most = n < DECODER_PIECE_TOKENS ? n : DECODER_PIECE_TOKENS;
-	int32_t *piece = malloc((size_t)(d->batch * most) * sizeof(*piece));
+	const int64_t most = n < DECODER_CHUNK_TOKENS ? n : DECODER_CHUNK_TOKENS;
+	int32_t *chunk = malloc((size_t)(d->batch * most) * sizeof(*chunk));
 	enum status status = OK;
 
-	if (!piece)
-		return fail_memory(err, "prompt", (size_t)(d->batch * most) * sizeof(*piece));
+	if (!chunk)
+		return fail_memory(err, "prompt", (size_t)(d->batch * most) * sizeof(*chunk));
 	for (int64_t first = 0; status == OK && first < n; first += most) {
 		const int64_t count = n - first < most ? n - first : most;
 
 		for (int64_t b = 0; b < d->batch; b++)
-			memcpy(piece + b * count, tokens + b * n + first,
-			       (size_t)count * sizeof(*piece));
-		status = decoder_feed(d, count, piece, NULL, err);
+			memcpy(chunk + b * count, tokens + b * n + first,
+			       (size_t)count * sizeof(*chunk));
+		status = decoder_feed(d, count, chunk, NULL, err);
 	}
-	free(piece);
+	free(chunk);
 	return status;
 }
 
-/* Of the whole text only the last piece. */
-static void read_piece(const struct decoder *d, const struct tensor *t, double *values)
+/* Of the whole text only the last chunk. */
+static void read_chunk(const struct decoder *d, const struct tensor *t, double *values)
 {
-	const int64_t length = d->last->n, n = d->repeat.piece;
+	const int64_t length = d->last->n, n = d->repeat.chunk;
 	const int64_t size = tensor_count(t) / (d->batch * length);
 
 	program_read(d->last->program.p, t, d->repeat.output);
@@ -325,7 +325,7 @@ void decoder_output(const struct decoder *d, const char *name, double *values)
 	output = graph_find_output(d->last->program.g, name);
 	assert(output);
 	if (d->repeat.on && d->purpose != MODEL_NEXT)
-		read_piece(d, output->tensor, values);
+		read_chunk(d, output->tensor, values);
 	else
 		program_read(d->last->program.p, output->tensor, values);
 }

@@ -282,7 +282,7 @@ static void check_stored(const char *symbols, int64_t B, int64_t T, int64_t prom
  * cache. Without the last of the attentions: seven rows of it differ by 4e-2 with a kernel for each
  * node, too.
  */
-static void test_joined_nodes_stored(void **state)
+static void test_fused_nodes_stored(void **state)
 {
 	static const char *const rest[] = { "POS=learned",
 					    "POS=none NORM=rms ATTENTION_OUT_GATE=head",
@@ -517,7 +517,7 @@ static void test_vectors(void **state)
 /* A prompt of more than one piece, with an odd rest; the logits after its last token. */
 static void test_long_prompt(void **state)
 {
-	const int64_t T = 2 * DECODER_PIECE_TOKENS + 77, B = 2;
+	const int64_t T = 2 * DECODER_CHUNK_TOKENS + 77, B = 2;
 	struct model_case k;
 	struct decoder *d;
 	struct error err;
@@ -668,7 +668,7 @@ static void test_memory_is_measured(void **state)
 	for (size_t i = 0; i < COUNT(attentions); i++)
 		for (size_t j = 0; j < COUNT(numbers); j++) {
 			const int64_t n = numbers[j];
-			struct decoder_use use = { MODEL_NEXT, 2, n, n % DECODER_PIECE_TOKENS };
+			struct decoder_use use = { MODEL_NEXT, 2, n, n % DECODER_CHUNK_TOKENS };
 			struct decoder_memory memory;
 			struct model_case k;
 			struct error err;
@@ -705,7 +705,7 @@ int main(int argc, char **argv)
 	};
 	const struct CMUnitTest stored[] = {
 		cmocka_unit_test(test_activations_stored),
-		cmocka_unit_test(test_joined_nodes_stored),
+		cmocka_unit_test(test_fused_nodes_stored),
 		cmocka_unit_test(test_many_keys_stored),
 		cmocka_unit_test(test_wide_rows_stored),
 		cmocka_unit_test(test_cache_is_narrow_stored),

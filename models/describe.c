@@ -103,7 +103,7 @@ enum status describe_model(const struct model *m, const struct backend *backend,
 	if (params_create(&params, F32, err) != OK || graph_create(&g, params, true, err) != OK)
 		goto destroy;
 	model_build(m, g, MODEL_TRAIN, options->batch, options->length, &io);
-	count_flops(g, options->batch * options->length, d); /* whether maps are joined or not */
+	count_flops(g, options->batch * options->length, d); /* whether linears are merged or not */
 	if (graph_finish(g, err) != OK ||
 	    program_measure(g, backend, &program, &d->activation_bytes, err) != OK)
 		goto destroy;

@@ -151,16 +151,16 @@ static void test_work_of_folding(void **state)
 }
 
 /* How the engine makes products changes no figure of the model. */
-static void test_work_of_joined_maps(void **state)
+static void test_work_of_merged_linears(void **state)
 {
 	const struct description_options o = { .batch = 16, .length = 1024, .context = 1 };
 	const struct description apart = describe(ALL "MERGE_LINEARS=n", &o);
-	const struct description joined = describe(ALL "MERGE_LINEARS=y", &o);
+	const struct description merged = describe(ALL "MERGE_LINEARS=y", &o);
 
 	(void)state;
-	assert_int_equal(joined.parameters, apart.parameters);
-	assert_number("joined", description_flops(&joined), description_flops(&apart));
-	assert_true(joined.activation_bytes != apart.activation_bytes);
+	assert_int_equal(merged.parameters, apart.parameters);
+	assert_number("merged", description_flops(&merged), description_flops(&apart));
+	assert_true(merged.activation_bytes != apart.activation_bytes);
 }
 
 /* The forward work of a model whose gate is, or is not, known to read h by products alone. */
@@ -332,7 +332,7 @@ int main(void)
 		cmocka_unit_test(test_modules_of_gpt2),
 		cmocka_unit_test(test_work_of_gpt2),
 		cmocka_unit_test(test_work_of_folding),
-		cmocka_unit_test(test_work_of_joined_maps),
+		cmocka_unit_test(test_work_of_merged_linears),
 		cmocka_unit_test(test_strange_reader),
 		cmocka_unit_test(test_decode_state),
 		cmocka_unit_test(test_decode_refusal),

@@ -136,8 +136,8 @@ FAULTS = [
           "sizeof(b.in));", ("wiring", "h.1.mlp.gate_proj.weight: receives no gradient")),
     # ---------------------------------------------------------- causality and state
     fault("a gate that sees later tokens", "gate", GATE,
-          'case POOL_CAUSAL:\n\t\treturn op_running_mean', 'case POOL_CAUSAL:\n\t\treturn '
-          'op_sequence_mean', ("causality", "change the logits at 0")),
+          'case POOL_CAUSAL:\n\t\treturn op_running_mean(b->g, "gate_pooled", x)',
+          'case POOL_CAUSAL:\n\t\treturn op_mean(b->g, "gate_pooled", x, 1)', ("causality", "change the logits at 0")),
     fault("statistics over the future", "gate", "core/backend/cpu/kernels/pointwise.c",
           "p->k, (int)(n - i), y + first + i);\n}",
           "p->k, (int)(n - i), y + first + i);\n\tfor (i = 0; i < n; i++)\n"
@@ -243,8 +243,8 @@ FAULTS = [
           '"peek", w, NULL, io->targets), 0.01, NULL);\n\tloss = op_head_loss(g, "loss", x, w,',
           ("training", "training and logits score")),
     fault("a gate that sees later tokens in training", "gate", GATE,
-          'case POOL_CAUSAL:\n\t\treturn op_running_mean(', 'case POOL_CAUSAL:\n\t\treturn '
-          '(b->g->training ? op_sequence_mean : op_running_mean)(',
+          'case POOL_CAUSAL:\n', 'case POOL_CAUSAL:\n\t\tif (b->g->training)\n'
+          '\t\t\treturn op_mean(b->g, "gate_pooled", x, 1);\n',
           ("causality", "change the losses at 0")),
     fault("another weight in evaluation", "gate", GATE, "in->value, options_->alpha, in->alpha",
           "in->value, (b->g->training ? 1 : 0.9) * options_->alpha, in->alpha",

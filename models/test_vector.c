@@ -297,7 +297,7 @@ struct comparison {
 	const char *weights; /* a file, or NULL: the vector's own parameters */
 	enum precision precision;
 	bool folded,
-		joined; /* with CROSS_FOLDED, MERGE_LINEARS, which must give the same numbers */
+		merged; /* with CROSS_FOLDED, MERGE_LINEARS, which must give the same numbers */
 	struct backend backend;
 	struct config *config;
 	struct model *model;
@@ -514,7 +514,7 @@ static enum status open_comparison(struct comparison *c, struct error *err)
 	c->T = tokens->dim[1];
 	if (vector_config(c->file, &c->config, err) != OK ||
 	    (c->folded && config_set(c->config, "CROSS_FOLDED", "y", err) != OK) ||
-	    (c->joined && config_set(c->config, "MERGE_LINEARS", "y", err) != OK) ||
+	    (c->merged && config_set(c->config, "MERGE_LINEARS", "y", err) != OK) ||
 	    model_read(&c->model, c->config, &untrained, err) != OK ||
 	    params_create(&c->params, precision_type(c->precision), err) != OK)
 		return FAIL;
@@ -589,7 +589,7 @@ static enum status find_near_tie(const struct comparison *narrow, struct error *
 		.weights = narrow->weights,
 		.precision = FLOAT64,
 		.folded = narrow->folded,
-		.joined = narrow->joined,
+		.merged = narrow->merged,
 		.backend = narrow->backend,
 		.report = &ignored,
 	};
@@ -649,7 +649,7 @@ enum status vector_compare(const struct safetensors *file, const char *weights, 
 	c.folded = foldable;
 	if (status == OK && foldable)
 		status = compare_form(c, &foldable, err);
-	c.joined = true;
+	c.merged = true;
 	if (status == OK)
 		status = compare_form(c, &foldable, err);
 	c.backend.close(&c.backend);

@@ -115,7 +115,7 @@ static void test_collects_numbers_of_either_type(void **state)
 	b.release(&b, from_wide);
 }
 
-#define VALUES (2 * PARAM_PIECE + 3)
+#define VALUES (2 * PARAM_CHUNK + 3)
 
 struct visited {
 	const double *expected;
@@ -135,7 +135,7 @@ static void check_piece(void *context, int64_t first, int64_t n, double *values)
 static void check_pieces(enum dtype type)
 {
 	const struct param_init init = { .kind = INIT_NORMAL, .value = 1 };
-	const int64_t changed = PARAM_PIECE - 1, count = PARAM_PIECE + 2;
+	const int64_t changed = PARAM_CHUNK - 1, count = PARAM_CHUNK + 2;
 	struct backend b = backend_for_tests(FLOAT32, 2);
 	double *values = calloc(VALUES, sizeof(*values)), *seen = calloc(VALUES, sizeof(*seen));
 	struct visited data = { .expected = values }, gradient = { .expected = seen };

@@ -64,7 +64,6 @@
 	X(mix_topk)           \
 	X(mix_rows)           \
 	X(running_mean)       \
-	X(sequence_mean)      \
 	X(head_gate)          \
 	X(w2_gaussian)        \
 	X(scalar_expand)      \

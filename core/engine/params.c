@@ -201,10 +201,10 @@ void *param_grad(const struct params *p, int index)
 	return element(p, p->grad, index);
 }
 
-/* The rest of `count` values from `first` on, but no more than fit into a piece. */
-static int64_t piece_of(int64_t count, int64_t first)
+/* The rest of `count` values from `first` on, but no more than fit into a chunk. */
+static int64_t chunk_of(int64_t count, int64_t first)
 {
-	return count - first < PARAM_PIECE ? count - first : PARAM_PIECE;
+	return count - first < PARAM_CHUNK ? count - first : PARAM_CHUNK;
 }
 
 static void *value_at(const struct params *p, int index, bool gradient, int64_t first)
@@ -216,18 +216,18 @@ static void *value_at(const struct params *p, int index, bool gradient, int64_t 
 enum status params_hash(const struct params *p, char *hex, struct error *err)
 {
 	const size_t size = dtype_size(p->type);
-	void *host = malloc(PARAM_PIECE * size);
+	void *host = malloc(PARAM_CHUNK * size);
 	struct sha256 s;
 
 	if (!host)
-		return fail_memory(err, "hash of parameters", PARAM_PIECE * size);
+		return fail_memory(err, "hash of parameters", PARAM_CHUNK * size);
 	sha256_init(&s);
 	for (int i = 0; i < p->n; i++) {
 		const int64_t count = p->list[i].count;
 
 		sha256_add(&s, p->list[i].name, strlen(p->list[i].name) + 1);
-		for (int64_t first = 0; first < count; first += PARAM_PIECE) {
-			const size_t bytes = (size_t)piece_of(count, first) * size;
+		for (int64_t first = 0; first < count; first += PARAM_CHUNK) {
+			const size_t bytes = (size_t)chunk_of(count, first) * size;
 
 			p->backend->download(p->backend, host, value_at(p, i, false, first), bytes);
 			sha256_add(&s, host, bytes);
@@ -249,16 +249,16 @@ enum status param_set_part(struct params *p, int index, int64_t first, int64_t n
 				   (size_t)n * sizeof(*values));
 		return OK;
 	}
-	narrow = malloc(PARAM_PIECE * sizeof(*narrow));
+	narrow = malloc(PARAM_CHUNK * sizeof(*narrow));
 	if (!narrow)
-		return fail_memory(err, p->list[index].name, PARAM_PIECE * sizeof(*narrow));
-	for (int64_t done = 0; done < n; done += PARAM_PIECE) {
-		const int64_t piece = piece_of(n, done);
+		return fail_memory(err, p->list[index].name, PARAM_CHUNK * sizeof(*narrow));
+	for (int64_t done = 0; done < n; done += PARAM_CHUNK) {
+		const int64_t chunk = chunk_of(n, done);
 
-		for (int64_t i = 0; i < piece; i++)
+		for (int64_t i = 0; i < chunk; i++)
 			narrow[i] = (float)values[done + i];
 		p->backend->upload(p->backend, value_at(p, index, false, first + done), narrow,
-				   (size_t)piece * sizeof(*narrow));
+				   (size_t)chunk * sizeof(*narrow));
 	}
 	free(narrow);
 	return OK;
@@ -272,7 +272,7 @@ enum status param_set(struct params *p, int index, const double *values, struct 
 enum status param_visit(const struct params *p, int index, bool gradient, param_visitor visit,
 			void *context, struct error *err)
 {
-	const int64_t count = p->list[index].count, most = piece_of(count, 0);
+	const int64_t count = p->list[index].count, most = chunk_of(count, 0);
 	const size_t size = dtype_size(p->type);
 	double *values = malloc((size_t)most * sizeof(*values));
 	float *narrow = malloc((size_t)most * sizeof(*narrow));
@@ -280,8 +280,8 @@ enum status param_visit(const struct params *p, int index, bool gradient, param_
 
 	if (!values || !narrow)
 		status = fail_memory(err, p->list[index].name, (size_t)most * sizeof(*values));
-	for (int64_t first = 0; status == OK && first < count; first += PARAM_PIECE) {
-		const int64_t n = piece_of(count, first);
+	for (int64_t first = 0; status == OK && first < count; first += PARAM_CHUNK) {
+		const int64_t n = chunk_of(count, first);
 
 		p->backend->download(p->backend, p->type == F64 ? (void *)values : narrow,
 				     value_at(p, index, gradient, first), (size_t)n * size);
@@ -296,7 +296,7 @@ enum status param_visit(const struct params *p, int index, bool gradient, param_
 	return status;
 }
 
-static void copy_piece(void *context, int64_t first, int64_t n, double *values)
+static void copy_chunk(void *context, int64_t first, int64_t n, double *values)
 {
 	memcpy((double *)context + first, values, (size_t)n * sizeof(*values));
 }
@@ -304,7 +304,7 @@ static void copy_piece(void *context, int64_t first, int64_t n, double *values)
 enum status param_get(const struct params *p, int index, bool gradient, double *values,
 		      struct error *err)
 {
-	return param_visit(p, index, gradient, copy_piece, values, err);
+	return param_visit(p, index, gradient, copy_chunk, values, err);
 }
 
 /* ---------------------------------------------------------- initial values */

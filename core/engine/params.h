@@ -125,11 +125,11 @@ enum status param_set_part(struct params *p, int index, int64_t first, int64_t n
 			   const double *values, struct error *err) MUST_CHECK;
 
 /*
- * Look at all values of a parameter, or of its gradient, in pieces [first, first + n) and in
- * order.  A piece is small, because fresh memory for a large parameter would cost more time than
- * reading it.  The visitor may overwrite the piece.
+ * Look at all values of a parameter, or of its gradient, in chunks [first, first + n) and in
+ * order.  A chunk is small, because fresh memory for a large parameter would cost more time than
+ * reading it.  The visitor may overwrite the chunk.
  */
-#define PARAM_PIECE (1 << 17)
+#define PARAM_CHUNK (1 << 17)
 typedef void (*param_visitor)(void *context, int64_t first, int64_t n, double *values);
 enum status param_visit(const struct params *p, int index, bool gradient, param_visitor visit,
 			void *context, struct error *err) MUST_CHECK;

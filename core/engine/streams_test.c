@@ -1,4 +1,4 @@
-/* Lanes: what shares memory keeps its order, what shares none has none, and lane 0 comes last. */
+/* Streams: what shares memory keeps its order, what shares none has none; stream 0 comes last. */
 #include "core/engine/streams.h"
 
 #include "core/util/rng.h"
@@ -36,7 +36,7 @@ static bool share_memory(const struct stream_use *a, const struct stream_use *b)
 	return false;
 }
 
-/* before[i][j]: instruction i comes after j, by its lane or by what it waits for. */
+/* before[i][j]: instruction i comes after j, by its stream or by what it waits for. */
 static void find_order(const struct stream_step *steps, bool before[MANY][MANY])
 {
 	int last[MAX_STREAMS];
@@ -57,7 +57,7 @@ static void find_order(const struct stream_step *steps, bool before[MANY][MANY])
 	}
 }
 
-/* Only what is marked, by a lane that was asked for it before. */
+/* Only what is marked, by a stream that issued it before. */
 static void check_waits(const struct stream_step *steps, int number)
 {
 	for (int k = 0; k < steps[number].n_waits; k++) {

@@ -327,9 +327,8 @@ struct tensor *op_attention_probe(struct graph *g, const char *name,
 				  const struct attention_inputs *in, struct tensor *query_bias,
 				  struct tensor *lse, int64_t window);
 
-/* Mean over positions s <= t, and over all positions (-> [B,1,C]); x [B,T,C]. */
+/* Mean over positions s <= t; x [B,T,C]. */
 struct tensor *op_running_mean(struct graph *g, const char *name, struct tensor *x);
-struct tensor *op_sequence_mean(struct graph *g, const char *name, struct tensor *x);
 
 /*
  * Scans over positions, x [B,T,..]; if runs continue each other, so does a scan.

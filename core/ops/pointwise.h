@@ -9,7 +9,7 @@
  *     POINTWISE(NAME, inputs, constants, SAVES, DOMAIN, flops)
  *
  *     in[]    an element of each input
- *     k[]     constants of the node, not negative
+ *     k[]     constants of the node
  *     d[]     what the formula adds to the gradient of each input
  *     SAVES   what the backward formula reads beside dy: SAVES_NOTHING, SAVES_INPUTS, SAVES_OUTPUT
  *     DOMAIN  where f is defined: ANY, POSITIVE; CHOICE: ANY, and rounding may change its choice
@@ -112,13 +112,12 @@ FORMULA real size_of(real x)
 		.cases = name_##_cases,                                                           \
 	};
 
-/* A constant is not negative. */
 static inline enum status infer_with_constant(struct graph *g, struct node *n)
 {
 	const struct pointwise_attr *attr = n->attr;
 
-	if (!(attr->k[0] >= 0))
-		return graph_misfit(g, n, "the constant %g is negative", attr->k[0]);
+	if (!isfinite(attr->k[0]))
+		return graph_misfit(g, n, "the constant %g must be finite", attr->k[0]);
 	return infer_elementwise(g, n);
 }
 

@@ -47,7 +47,6 @@ struct shards {
 
 	void *received;		  /* on the device: by rank, blocks as large as the own ones */
 	char *host_out, *host_in; /* staging buffers of a transport without GPU memory; or NULL */
-	size_t bytes;
 
 	struct round now, before;
 	bool open;	/* `now` is being made */
@@ -231,10 +230,8 @@ static enum status allocate_buffers(struct shards *s, struct error *err)
 	const size_t in = (size_t)s->ranks->size * own_bytes(s);
 	const size_t out = (size_t)s->whole->total * element_size(s);
 
-	s->bytes = 2 * own_bytes(s);
 	if (!communicates(s))
 		return OK;
-	s->bytes += in;
 	s->received = b->alloc(b, in);
 	if (!s->received)
 		return fail_alloc(b, "gradients of other ranks", in, err);
@@ -312,11 +309,6 @@ struct params *shards_own(struct shards *s)
 struct ranks *shards_ranks(const struct shards *s)
 {
 	return s->ranks;
-}
-
-size_t shards_bytes(const struct shards *s)
-{
-	return s->bytes;
 }
 
 /* ---------------------------------------------------------------- transfers */

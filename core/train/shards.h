@@ -29,9 +29,6 @@ void shards_destroy(struct shards *s);
 struct params *shards_own(struct shards *s);
 struct ranks *shards_ranks(const struct shards *s);
 
-/* Memory beside weights and gradients of the whole model, without the optimizer's. */
-size_t shards_bytes(const struct shards *s);
-
 /* The optimizer of the own shards.  From now on it clips by the norm of all shards. */
 enum status shards_set_optimizer(struct shards *s, struct optimizer *optimizer,
 				 struct error *err) MUST_CHECK;

@@ -95,7 +95,7 @@ struct update_audit {
 	double *kept[2][BLOCKS];     /* before and after the update, in all_kept */
 	double *seen[2][BLOCKS];     /* in all_seen */
 	double *micro_sum;
-	char *piece;	 /* on the host: PARAM_PIECE elements of a block, */
+	char *chunk;	 /* on the host: PARAM_CHUNK elements of a block, */
 	double *wide[2]; /* and as doubles */
 	struct optim_scalars scalars;
 	double norm;	    /* of the gradient; NAN: too large to be read */
@@ -376,10 +376,10 @@ static enum status allocate(struct update_audit *a, struct error *err)
 	if (allocate_blocks(a, err) != OK)
 		return FAIL;
 	a->micro_sum = calloc(n, sizeof(*a->micro_sum));
-	a->piece = malloc(PARAM_PIECE * sizeof(double));
-	a->wide[0] = malloc(PARAM_PIECE * sizeof(double));
-	a->wide[1] = malloc(PARAM_PIECE * sizeof(double));
-	if (!a->micro_sum || !a->piece || !a->wide[0] || !a->wide[1])
+	a->chunk = malloc(PARAM_CHUNK * sizeof(double));
+	a->wide[0] = malloc(PARAM_CHUNK * sizeof(double));
+	a->wide[1] = malloc(PARAM_CHUNK * sizeof(double));
+	if (!a->micro_sum || !a->chunk || !a->wide[0] || !a->wide[1])
 		return fail_memory(err, "update audit", n * sizeof(double));
 	return allocate_muon(a, err);
 }
@@ -429,7 +429,7 @@ void update_audit_destroy(struct update_audit *a)
 	for (int i = 0; i < 4; i++)
 		free(a->muon[i]);
 	free(a->micro_sum);
-	free(a->piece);
+	free(a->chunk);
 	free(a->wide[0]);
 	free(a->wide[1]);
 	free(a->sites);
@@ -450,25 +450,25 @@ static void download(const struct update_audit *a)
 	a->backend->download(a->backend, a->all_seen, a->all_kept, kept_bytes(a));
 }
 
-/* n elements of device memory, at most PARAM_PIECE. */
+/* n elements of device memory, at most PARAM_CHUNK. */
 static void read_piece(const struct update_audit *a, const void *device, int64_t n, double *out)
 {
-	const float *narrow = (const float *)(const void *)a->piece;
+	const float *narrow = (const float *)(const void *)a->chunk;
 
 	if (a->own->type == F64) {
 		a->backend->download(a->backend, out, device, (size_t)n * sizeof(*out));
 		return;
 	}
-	a->backend->download(a->backend, a->piece, device, (size_t)n * sizeof(*narrow));
+	a->backend->download(a->backend, a->chunk, device, (size_t)n * sizeof(*narrow));
 	for (int64_t i = 0; i < n; i++)
 		out[i] = (double)narrow[i];
 }
 
 static void read_elements(const struct update_audit *a, const void *device, int64_t n, double *out)
 {
-	for (int64_t first = 0; first < n; first += PARAM_PIECE)
+	for (int64_t first = 0; first < n; first += PARAM_CHUNK)
 		read_piece(a, at_element(a->own, device, first),
-			   n - first < PARAM_PIECE ? n - first : PARAM_PIECE, out + first);
+			   n - first < PARAM_CHUNK ? n - first : PARAM_CHUNK, out + first);
 }
 
 /* AdamWSPAM clips entries at the root of theta v. */
@@ -483,8 +483,8 @@ static double squares_of_site(const struct update_audit *a, const struct site *s
 {
 	double sum = 0;
 
-	for (int64_t first = 0; first < s->count; first += PARAM_PIECE) {
-		const int64_t left = s->count - first, n = left < PARAM_PIECE ? left : PARAM_PIECE;
+	for (int64_t first = 0; first < s->count; first += PARAM_CHUNK) {
+		const int64_t left = s->count - first, n = left < PARAM_CHUNK ? left : PARAM_CHUNK;
 
 		read_piece(a, at_element(a->own, s->device[GRADIENT], first), n, a->wide[0]);
 		if (theta > 0) {

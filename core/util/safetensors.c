@@ -37,11 +37,6 @@ static const struct {
 	[ST_U64] = { "U64", 8 },
 };
 
-const char *safetensors_type_name(enum safetensors_type type)
-{
-	return types[type].name;
-}
-
 enum safetensors_type safetensors_type_of(enum dtype type)
 {
 	static const enum safetensors_type same[] = {

@@ -87,7 +87,6 @@ enum status safetensors_check(const struct safetensors *file, struct error *err)
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name);
 const char *safetensors_metadata(const struct safetensors *file, const char *key);
 
-const char *safetensors_type_name(enum safetensors_type type);
 enum safetensors_type safetensors_type_of(enum dtype type);
 int64_t safetensors_elements(const struct safetensors_tensor *t);
 size_t safetensors_bytes(const struct safetensors_tensor *t);

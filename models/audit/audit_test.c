@@ -56,8 +56,8 @@ static struct tensor *send_mean(struct block *b, const void *options, struct ten
 
 	if (b->last)
 		return h;
-	out->value = op_sequence_mean(b->g, "ahead_mean",
-				      block_linear(b, "ahead", h, b->m->heads, false));
+	out->value =
+		op_mean(b->g, "ahead_mean", block_linear(b, "ahead", h, b->m->heads, false), 1);
 	out->alpha = block_vector(b, "ahead_alpha", 1, o->weight);
 	return h;
 }

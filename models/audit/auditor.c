@@ -105,7 +105,7 @@ char *auditor_copy_gradients(const struct auditor *a, struct error *err)
 enum status auditor_gradients_differ(const struct auditor *a, const char *copy, bool *differ,
 				     struct error *err)
 {
-	const size_t size = dtype_size(a->params->type), most = PARAM_PIECE * size;
+	const size_t size = dtype_size(a->params->type), most = PARAM_CHUNK * size;
 	char *now = malloc(most);
 
 	if (!now)

@@ -44,7 +44,7 @@ static struct tensor *pooled(struct block *b, enum pooling pool, struct tensor *
 			graph_fail(b->g,
 				   "GATE_POOL=sequence reads tokens that are not there yet: it "
 				   "cannot decode");
-		return op_sequence_mean(b->g, "gate_pooled", x);
+		return op_mean(b->g, "gate_pooled", x, 1);
 	case POOL_TOKEN:
 		break;
 	}

@@ -33,7 +33,7 @@ if "--help" in sys.argv:  # it needs none of the packages below
 
 import torch
 
-from bench_torch_model import Tables, Ways, join, loss, model_config, read_config, reference
+from bench_torch_model import Tables, Ways, loss, merge_linears, model_config, read_config, reference
 from vectors import read as read_tensors    # of tools/reference, which the line above made known
 
 WAYS = {    # mode of torch.compile, and whether the whole update is captured
@@ -93,7 +93,7 @@ class Trainer:
         self.clip = float(symbols["GRAD_CLIP"])
         choose_precision(precision)
         first = self.read_start(start) if start else reference.init(c, 1)
-        self.p = {name: torch.nn.Parameter(t.to(device)) for name, t in join(c, first).items()}
+        self.p = {name: torch.nn.Parameter(t.to(device)) for name, t in merge_linears(c, first).items()}
         self.parameters = sum(t.numel() for t in self.p.values())
         self.batches = self.read_batches(start) if start else None
         self.done, self.graph, self.static = 0, None, None
@@ -305,7 +305,7 @@ def check(path):
         values, grads = [], []
         for ours in (True, False):
             leaves = {n: t.clone().requires_grad_() for n, t in start.items()}
-            value = loss(c, join(c, leaves), Tables(c, c.block), ways, tokens, targets) if ours else \
+            value = loss(c, merge_linears(c, leaves), Tables(c, c.block), ways, tokens, targets) if ours else \
                 reference.forward(c, leaves, tokens, targets)["loss"]
             value.backward()
             values.append(value.item())

@@ -38,7 +38,7 @@ ONLY = (
     (lambda c: c.latent_recip, {"tying": "tied_transpose", "detach": False}),
 )
 # Matrices that read the same input are kept as one.
-JOINED = {"attn.qkv": [("q_proj", "k_down", "v_down"), ("q_proj", "k_proj", "v_proj")],
+MERGED = {"attn.qkv": [("q_proj", "k_down", "v_down"), ("q_proj", "k_proj", "v_proj")],
           "mlp.w13": [("w1", "w3")]}
 
 
@@ -77,11 +77,11 @@ def folds(c, symbols):
 
 # ---------------------------------------------------------------- parameters
 
-def join(c, given):
-    """The reference's parameters with those of JOINED side by side."""
+def merge_linears(c, given):
+    """The reference's parameters with those of MERGED side by side."""
     p = dict(given)
     for layer in range(c.layers):
-        for name, groups in JOINED.items():
+        for name, groups in MERGED.items():
             if name == "attn.qkv" and c.attn == "differential":
                 continue
             part = name.split(".")[0]

@@ -2,6 +2,7 @@
 
 #include "core/ops/op_case.h"
 #include "generated/pointwise_ops.h"
+#include "generated/rowwise_ops.h"
 
 /* Batch, width, heads, head width, hidden width, vocabulary, latent, gate, blocks. */
 enum { B = 1, E = 768, H = 12, D = 64, F = 3072, V = BENCH_VOCAB, L = 128, G = 64, N = 8 };
@@ -103,7 +104,6 @@ static struct tensor *linear_scan(struct graph *g, struct tensor *decay, struct 
 	op_scale(g, "decay", op_softplus(g, "size", PARAM("g", __VA_ARGS__), 0), -0.05, NULL)
 BENCH(gated_linear_attention, linear_scan(g, DECAY(B, T, H, D), NULL))
 BENCH(gated_delta_rule, linear_scan(g, DECAY(B, T, H), PARAM("beta", B, T, H)))
-BENCH(sequence_mean, op_sequence_mean(g, "y", PARAM("x", B, T, G)))
 BENCH(head_gate, op_head_gate(g, "y", PARAM("o", B, T, H, D), PARAM("gate", B, T, H), 0.1, NULL))
 BENCH(scalar_expand, op_scalar_expand(g, "y", PARAM("x", B, T, L), PARAM("s", H), F))
 BENCH(scalar_pool, op_scalar_pool(g, "y", PARAM("x", B, T, F), PARAM("s", H), L))
@@ -269,7 +269,6 @@ const struct bench benches[] = {
 	{ OP_scatter, "768 to 50304 rows", scatter },
 	{ OP_linear_attention, "12 of 64, decay per channel", gated_linear_attention },
 	{ OP_linear_attention, "12 of 64, delta rule", gated_delta_rule },
-	{ OP_sequence_mean, "64", sequence_mean },
 	{ OP_head_gate, "12 of 64", head_gate },
 	{ OP_w2_gaussian, "queries, 12 of 64", w2_queries },
 	{ OP_w2_gaussian, "keys, 12 of 64", w2_keys },
@@ -293,12 +292,12 @@ static bool has_bench(int op)
 	return false;
 }
 
-/* Pointwise ops share their kernels: some of them stand for all. */
-static bool is_pointwise(int op)
+/* Pointwise and row-wise ops share their kernels: some of them stand for all. */
+static bool shares_kernels(int op)
 {
 	static const enum op_id ops[] = {
 #define X(name) OP_##name,
-		POINTWISE_OPS(X)
+		POINTWISE_OPS(X) ROWWISE_OPS(X)
 #undef X
 	};
 
@@ -311,7 +310,7 @@ static bool is_pointwise(int op)
 enum status benches_complete(struct error *err)
 {
 	for (int i = 0; i < OP_COUNT; i++)
-		if (!has_bench(i) && !is_pointwise(i))
+		if (!has_bench(i) && !shares_kernels(i))
 			return fail(err, "op %s has no shapes in tools/bench/cases.c",
 				    op_table[i]->name);
 	return OK;

@@ -212,7 +212,7 @@ static enum status measure_pieces(struct bench *b, struct decoder *fresh, struct
 static enum status measure_prompt(struct bench *b, struct decoder *d, struct figures *f,
 				  struct error *err)
 {
-	const int64_t n = f->context < DECODER_PIECE_TOKENS ? f->context : DECODER_PIECE_TOKENS;
+	const int64_t n = f->context < DECODER_CHUNK_TOKENS ? f->context : DECODER_CHUNK_TOKENS;
 	enum status status;
 	struct decoder *fresh;
 
@@ -247,7 +247,7 @@ static enum status measure_context(struct bench *b, int64_t context, struct figu
 
 static double pieces(const struct figures *f)
 {
-	return fmax(1, (double)f->context / DECODER_PIECE_TOKENS);
+	return fmax(1, (double)f->context / DECODER_CHUNK_TOKENS);
 }
 
 static void print_figures(const struct figures *f, const struct machine *m, const char *comma,
@@ -315,7 +315,7 @@ static enum status make_room(struct run_setup *setup, const struct bench_decode_
 	if (longest > setup->model->length)
 		setup->model->length = longest;
 	use.capacity = longest;
-	use.rest = longest < DECODER_PIECE_TOKENS ? longest : 0;
+	use.rest = longest < DECODER_CHUNK_TOKENS ? longest : 0;
 	return run_memory_reserve_decoder(setup, &use, err);
 }
 
@@ -330,7 +330,7 @@ enum status bench_decode(struct run_setup *setup, const struct bench_decode_opti
 			     .has_memory = has_memory,
 			     .read_seconds = INFINITY,
 			     .product_seconds = INFINITY },
-		.tokens = calloc((size_t)(o->batch * DECODER_PIECE_TOKENS), sizeof(*b.tokens)),
+		.tokens = calloc((size_t)(o->batch * DECODER_CHUNK_TOKENS), sizeof(*b.tokens)),
 	};
 	enum status status = FAIL;
 

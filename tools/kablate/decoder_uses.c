@@ -30,7 +30,7 @@ enum status next_length_use(const char **list, struct decoder_use *use, struct e
 
 	if (next_length(list, &length, err) != OK)
 		return FAIL;
-	*use = (struct decoder_use){ MODEL_EVAL, 1, length, length % DECODER_PIECE_TOKENS };
+	*use = (struct decoder_use){ MODEL_EVAL, 1, length, length % DECODER_CHUNK_TOKENS };
 	return OK;
 }
 

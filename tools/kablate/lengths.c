@@ -51,8 +51,8 @@ static enum status open_length(struct lengths *x, int64_t length, struct error *
 		return FAIL;
 	x->tokens = malloc((size_t)length * sizeof(*x->tokens));
 	x->targets = malloc((size_t)length * sizeof(*x->targets));
-	x->nll = malloc(DECODER_PIECE_TOKENS * sizeof(*x->nll));
-	x->hit = malloc(DECODER_PIECE_TOKENS * sizeof(*x->hit));
+	x->nll = malloc(DECODER_CHUNK_TOKENS * sizeof(*x->nll));
+	x->hit = malloc(DECODER_CHUNK_TOKENS * sizeof(*x->hit));
 	if (!x->tokens || !x->targets || !x->nll || !x->hit)
 		return fail_memory(err, "evaluation", (size_t)length * sizeof(*x->tokens));
 	return OK;
@@ -90,9 +90,9 @@ static enum status score_row(struct lengths *x, uint64_t row, struct error *err)
 
 	source_valid(&x->source, row, &out);
 	decoder_reset(x->d);
-	for (int64_t first = 0; first < length; first += DECODER_PIECE_TOKENS) {
+	for (int64_t first = 0; first < length; first += DECODER_CHUNK_TOKENS) {
 		const int64_t left = length - first;
-		const int64_t n = left < DECODER_PIECE_TOKENS ? left : DECODER_PIECE_TOKENS;
+		const int64_t n = left < DECODER_CHUNK_TOKENS ? left : DECODER_CHUNK_TOKENS;
 
 		if (decoder_feed(x->d, n, x->tokens + first, x->targets + first, err) != OK)
 			return FAIL;

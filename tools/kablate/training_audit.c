@@ -25,7 +25,7 @@ static enum status tell(const struct auditor *a, const char *subject, bool passe
 /* Sets every entry of a parameter, or of its gradient, to one value; `host` holds a piece. */
 static void fill(const struct auditor *a, int i, bool gradient, const char *host)
 {
-	const size_t size = dtype_size(a->params->type), most = PARAM_PIECE * size;
+	const size_t size = dtype_size(a->params->type), most = PARAM_CHUNK * size;
 	const size_t end = (size_t)a->params->list[i].count * size;
 	char *device = gradient ? param_grad(a->params, i) : param_data(a->params, i);
 
@@ -36,12 +36,12 @@ static void fill(const struct auditor *a, int i, bool gradient, const char *host
 
 static enum status fill_all(const struct auditor *a, bool gradient, double value, struct error *err)
 {
-	const size_t bytes = PARAM_PIECE * dtype_size(a->params->type);
+	const size_t bytes = PARAM_CHUNK * dtype_size(a->params->type);
 	char *host = malloc(bytes);
 
 	if (!host)
 		return fail_memory(err, "training audit", bytes);
-	for (int64_t i = 0; i < PARAM_PIECE; i++)
+	for (int64_t i = 0; i < PARAM_CHUNK; i++)
 		if (a->params->type == F64)
 			((double *)host)[i] = value;
 		else

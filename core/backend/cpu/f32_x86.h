@@ -135,9 +135,9 @@ CODE ALWAYS void part(int rows, int vectors, int64_t k, const float *a, int64_t 
 
 EACH_ROWS(PART_OF)
 
-static void some_rows(int64_t k, const float *a, int64_t row_step, int64_t element_step,
-		      const void *b, float alpha, bool add, float *c, int64_t pitch, int64_t rows,
-		      int64_t columns)
+static void row_tail(int64_t k, const float *a, int64_t row_step, int64_t element_step,
+		     const void *b, float alpha, bool add, float *c, int64_t pitch, int64_t rows,
+		     int64_t columns)
 {
 	static void (*const of_rows[])(int64_t, const float *, int64_t, int64_t, const float *,
 				       float, bool, float *, int64_t, int) = { EACH_ROWS(NAME_OF) };
@@ -238,4 +238,4 @@ CODE PANEL_PACKER(right_across_rounded, round_across, COLUMNS)
 /* The part of C that is made at a time: B's panels come from the second cache. */
 #define TILES                                                                          \
 	.step = STEP, .depth = 256, .rows = 252, .columns = 512, .obstacle = obstacle, \
-	.tile = tile, .part = some_rows
+	.tile = tile, .part = row_tail

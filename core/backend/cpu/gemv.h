@@ -13,20 +13,20 @@
 
 #include "core/backend/cpu/elementwise.h"
 
-#define FEW_ROWS 8	/* the library multiplies more rows */
+#define SKINNY_ROWS 8	/* the library multiplies more rows */
 #define FEW_TOGETHER 16 /* rows of W [I,O] that one visit of y adds up */
 #define FEW_NARROW 256	/* columns up to which rows are short */
 #define FEW_COLUMNS 512 /* of those rows that stay near for the second row of y */
 
 /* Room for the threads' parts of y. */
-static inline size_t few_rows_workspace(int64_t n, int64_t O, int threads)
+static inline size_t skinny_workspace(int64_t n, int64_t O, int threads)
 {
 	return (size_t)(threads * n * O) * sizeof(real);
 }
 
 /* FEW_TOGETHER rows */
-static inline void few_rows_add_rows(const real *restrict x, const real *restrict w,
-				     int64_t w_pitch, real *restrict y, int64_t width)
+static inline void skinny_add_rows(const real *restrict x, const real *restrict w, int64_t w_pitch,
+				   real *restrict y, int64_t width)
 {
 	const int64_t whole = width - width % LANES;
 
@@ -44,7 +44,7 @@ static inline void few_rows_add_rows(const real *restrict x, const real *restric
 			y[o] += x[k] * w[k * w_pitch + o];
 }
 
-static inline void few_rows_add_row(real x, const real *restrict w, real *restrict y, int64_t width)
+static inline void skinny_add_row(real x, const real *restrict w, real *restrict y, int64_t width)
 {
 #pragma omp simd
 	for (int64_t o = 0; o < width; o++)
@@ -52,8 +52,8 @@ static inline void few_rows_add_row(real x, const real *restrict w, real *restri
 }
 
 /* y [n,O] += x W, W [I,O]; by the calling thread alone. */
-static inline void few_rows_add(const real *x, int64_t x_pitch, int64_t n, int64_t I, const real *w,
-				int64_t w_pitch, int64_t O, real *y, int64_t y_pitch)
+static inline void skinny_add(const real *x, int64_t x_pitch, int64_t n, int64_t I, const real *w,
+			      int64_t w_pitch, int64_t O, real *y, int64_t y_pitch)
 {
 	const int64_t whole = O > FEW_NARROW ? I - I % FEW_TOGETHER : 0;
 	const int64_t block = n > 1 ? FEW_COLUMNS : O;
@@ -61,20 +61,19 @@ static inline void few_rows_add(const real *x, int64_t x_pitch, int64_t n, int64
 	for (int64_t i = 0; i < whole; i += FEW_TOGETHER)
 		for (int64_t o = 0; o < O; o += block)
 			for (int64_t r = 0; r < n; r++)
-				few_rows_add_rows(x + r * x_pitch + i, w + i * w_pitch + o, w_pitch,
-						  y + r * y_pitch + o,
-						  O - o < block ? O - o : block);
+				skinny_add_rows(x + r * x_pitch + i, w + i * w_pitch + o, w_pitch,
+						y + r * y_pitch + o, O - o < block ? O - o : block);
 	for (int64_t i = whole; i < I; i++)
 		for (int64_t r = 0; r < n; r++)
-			few_rows_add_row(x[r * x_pitch + i], w + i * w_pitch, y + r * y_pitch, O);
+			skinny_add_row(x[r * x_pitch + i], w + i * w_pitch, y + r * y_pitch, O);
 }
 
 /*
  * y [n,O] = x W + b, W [I,O], b or NULL: all threads of a parallel region
  * together, each with some rows of W; their sums are joined in their order.
  */
-static inline void few_rows_product(const real *x, int64_t x_pitch, int64_t n, int64_t I,
-				    const real *w, int64_t O, const real *b, real *work, real *y)
+static inline void skinny_product(const real *x, int64_t x_pitch, int64_t n, int64_t I,
+				  const real *w, int64_t O, const real *b, real *work, real *y)
 {
 	const int threads = omp_get_num_threads();
 	real *part = work + omp_get_thread_num() * n * O;
@@ -85,7 +84,7 @@ static inline void few_rows_product(const real *x, int64_t x_pitch, int64_t n, i
 	last = last * FEW_TOGETHER < I ? last * FEW_TOGETHER : I;
 	memset(part, 0, (size_t)(n * O) * sizeof(real));
 	if (first < last)
-		few_rows_add(x + first, x_pitch, n, last - first, w + first * O, O, O, part, O);
+		skinny_add(x + first, x_pitch, n, last - first, w + first * O, O, O, part, O);
 #pragma omp barrier
 	thread_share(O, &first, &last);
 	for (int64_t r = 0; r < n; r++)
@@ -99,8 +98,8 @@ static inline void few_rows_product(const real *x, int64_t x_pitch, int64_t n, i
 }
 
 /* y [n,O] = x W', W [O,I]: all threads of a parallel region together. */
-static inline void few_rows_dots(const real *x, int64_t x_pitch, int64_t n, int64_t I,
-				 const real *w, int64_t O, real *y)
+static inline void skinny_dots(const real *x, int64_t x_pitch, int64_t n, int64_t I, const real *w,
+			       int64_t O, real *y)
 {
 	int64_t first, last;
 

@@ -42,8 +42,8 @@ static void forward_few(const struct sizes *s, const real *x, const real *w, rea
 	memset(y, 0, (size_t)(s->tokens * s->heads * s->o) * sizeof(real));
 #pragma omp parallel for schedule(static) if (s->heads * s->i * s->o > GRAIN)
 	for (int64_t h = 0; h < s->heads; h++)
-		few_rows_add(x + h * s->x_head, s->x_token, s->tokens, s->i, w + h * s->i * s->o,
-			     s->o, s->o, y + h * s->o, s->heads * s->o);
+		skinny_add(x + h * s->x_head, s->x_token, s->tokens, s->i, w + h * s->i * s->o,
+			   s->o, s->o, y + h * s->o, s->heads * s->o);
 }
 
 /* Bytes of workspace for one thread. */
@@ -73,7 +73,7 @@ static void forward(const struct call *c)
 	const real *x = c->in[0], *w = c->in[1];
 	real *y = c->out[0];
 
-	if (s.tokens <= FEW_ROWS) {
+	if (s.tokens <= SKINNY_ROWS) {
 		forward_few(&s, x, w, y);
 		return;
 	}
@@ -147,7 +147,7 @@ static size_t workspace(const struct node *node, enum pass pass, int threads)
 static size_t copies(const struct node *node, enum pass pass, int input, int which)
 {
 	if (which != (pass == PASS_BACKWARD) ||
-	    (pass == PASS_FORWARD && sizes(node).tokens <= FEW_ROWS))
+	    (pass == PASS_FORWARD && sizes(node).tokens <= SKINNY_ROWS))
 		return 0;
 	return copy_bytes(node, input, which);
 }

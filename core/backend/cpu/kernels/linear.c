@@ -23,9 +23,9 @@ static void forward_few(const struct call *c, const struct linear_sizes *s)
 #pragma omp parallel if (s->i * s->o > GRAIN)
 	{
 		if (s->transposed)
-			few_rows_dots(x, s->x_pitch, s->n, s->i, w, s->o, c->out[0]);
+			skinny_dots(x, s->x_pitch, s->n, s->i, w, s->o, c->out[0]);
 		else
-			few_rows_product(x, s->x_pitch, s->n, s->i, w, s->o, b, c->work, c->out[0]);
+			skinny_product(x, s->x_pitch, s->n, s->i, w, s->o, b, c->work, c->out[0]);
 	}
 }
 
@@ -34,7 +34,7 @@ static void forward(const struct call *c)
 	const struct linear_sizes s = sizes(c->node);
 	const real *b = c->in[2];
 
-	if (s.n <= FEW_ROWS) {
+	if (s.n <= SKINNY_ROWS) {
 		forward_few(c, &s);
 		return;
 	}
@@ -90,8 +90,8 @@ static size_t workspace(const struct node *node, enum pass pass, int threads)
 {
 	const struct linear_sizes s = sizes(node);
 
-	if (pass == PASS_FORWARD && s.n <= FEW_ROWS)
-		return s.transposed ? 0 : few_rows_workspace(s.n, s.o, threads);
+	if (pass == PASS_FORWARD && s.n <= SKINNY_ROWS)
+		return s.transposed ? 0 : skinny_workspace(s.n, s.o, threads);
 	return linear_work(node, &s, pass, threads);
 }
 
@@ -100,7 +100,7 @@ static size_t copies(const struct node *node, enum pass pass, int input, int whi
 {
 	const struct linear_sizes s = sizes(node);
 
-	if (pass == PASS_FORWARD && s.n <= FEW_ROWS)
+	if (pass == PASS_FORWARD && s.n <= SKINNY_ROWS)
 		return 0;
 	return linear_copies(node, &s, pass, input, which);
 }

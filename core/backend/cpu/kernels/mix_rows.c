@@ -144,9 +144,9 @@ static void forward_single(const struct call *c, const struct scores *s)
 		for (int64_t b = 0; b < s->B; b++)
 			one_query_route(s, &f.one, b, f.route + b * f.one.pitch);
 		for (int64_t b = 0; b < s->B; b++) {
-			few_rows_product(f.route + b * f.one.pitch, n, 1, n,
-					 (const real *)c->in[X] + b * S * F, F, NULL, f.sums,
-					 (real *)c->out[0] + b * F);
+			skinny_product(f.route + b * f.one.pitch, n, 1, n,
+				       (const real *)c->in[X] + b * S * F, F, NULL, f.sums,
+				       (real *)c->out[0] + b * F);
 #pragma omp barrier
 		}
 	}

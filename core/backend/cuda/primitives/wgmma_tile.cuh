@@ -30,14 +30,14 @@ template <int W, int ROWS> struct swizzled_tile {
 		return at + (uint32_t)(index / 8 * COLUMN + row * SWIZZLE_ROW_BYTES +
 				       ((index ^ row) % 8) * 16);
 	}
-	/* Descriptors: elements 16 k to 16 k + 15 of each row; and rows 16 k to 16 k + 15. */
-	__device__ __forceinline__ uint64_t numbers(int first_row, int k) const
+	/* Descriptors of elements 16 k to 16 k + 15 of each row, and of rows 16 k to 16 k + 15. */
+	__device__ __forceinline__ uint64_t k_major(int first_row, int k) const
 	{
 		return advance_descriptor(smem_descriptor(at, COLUMN),
 					  first_row * SWIZZLE_ROW_BYTES + k / 4 * COLUMN +
 						  k % 4 * 32);
 	}
-	__device__ __forceinline__ uint64_t rows(int k) const
+	__device__ __forceinline__ uint64_t mn_major(int k) const
 	{
 		return advance_descriptor(smem_descriptor(at, COLUMN), 16 * k * SWIZZLE_ROW_BYTES);
 	}
@@ -58,7 +58,7 @@ static __device__ __forceinline__ void begin_product_nt(float (&x)[1][COLUMNS][4
 	wgmma_fence();
 #pragma unroll
 	for (int k = 0; k < W / 16; k++)
-		wgmma(x[0], a.numbers(first, k), b.numbers(0, k), k > 0);
+		wgmma(x[0], a.k_major(first, k), b.k_major(0, k), k > 0);
 	wgmma_commit();
 }
 
@@ -71,7 +71,7 @@ static __device__ __forceinline__ void begin_product_nn(float (&x)[1][W / 8][4],
 	wgmma_fence();
 #pragma unroll
 	for (int k = 0; k < COLUMNS / 2; k++)
-		wgmma(x[0], p[k], b.rows(k));
+		wgmma(x[0], p[k], b.mn_major(k));
 	wgmma_commit();
 }
 
