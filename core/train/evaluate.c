@@ -18,6 +18,7 @@ struct evaluator {
 	struct ranks *ranks;   /* NULL: this process evaluates alone */
 	double *all;	       /* by rank: nll and hit */
 	struct data_sum given; /* rows that were uploaded for this evaluation */
+	struct recounter recounter;
 };
 
 enum status evaluator_create(struct evaluator **out, const struct workload *workload, int replicas,
@@ -47,7 +48,8 @@ enum status evaluator_create(struct evaluator **out, const struct workload *work
 		return FAIL;
 	}
 	e->hit = e->nll + n;
-	if (workload_open(&e->forward, workload, params, rows, backend, &no_training, err) != OK) {
+	if (workload_open(&e->forward, workload, params, rows, backend, &no_training, err) != OK ||
+	    recounter_open(&e->recounter, &e->workload, &e->forward, rows, err) != OK) {
 		evaluator_destroy(e);
 		return FAIL;
 	}
@@ -59,6 +61,7 @@ void evaluator_destroy(struct evaluator *e)
 {
 	if (!e)
 		return;
+	recounter_close(&e->recounter);
 	token_program_close(&e->forward);
 	free(e->tokens);
 	free(e->targets);
@@ -184,12 +187,15 @@ static enum status evaluate_shared(struct evaluator *e, struct evaluation *out, 
 		if (ranks_agree(e->ranks, score_rows(e, mine, err), err) != OK ||
 		    ranks_gather(e->ranks, e->nll, e->all, loss_bytes(e), err) != OK)
 			return FAIL;
+		recount_rows(&e->recounter, mine, &out->recount);
 		for (uint64_t r = 0; r < ranks && first + rows * r < e->workload.valid_rows; r++) {
 			fill(e, first + rows * r);
 			memcpy(e->nll, (const char *)e->all + r * loss_bytes(e), loss_bytes(e));
 			collect(e, out);
 		}
 	}
+	if (recount_over_ranks(&out->recount, e->ranks, err) != OK)
+		return FAIL;
 	return data_sum_over_ranks(&e->given, e->ranks, err);
 }
 
@@ -202,6 +208,7 @@ static enum status evaluate_alone(struct evaluator *e, struct evaluation *out, s
 			backend_choose(e->backend, r);
 			read_losses(e);
 			collect(e, &out[r]);
+			recount_rows(&e->recounter, first, &out[r].recount);
 		}
 		backend_choose(e->backend, REPLICAS_ALL);
 	}

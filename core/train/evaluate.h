@@ -5,7 +5,7 @@
 #define CORE_TRAIN_EVALUATE_H
 
 #include "core/train/data_sum.h"
-#include "core/train/workload.h"
+#include "core/train/recount.h"
 
 /* Means over scored targets, of all or of one component. */
 struct score {
@@ -20,6 +20,7 @@ struct evaluation {
 	struct score all, component[WORKLOAD_MAX_COMPONENTS];
 	double bits_per_byte;  /* NAN: bytes are unknown */
 	struct data_sum given; /* rows that were uploaded */
+	struct recount recount;
 };
 
 struct evaluator;

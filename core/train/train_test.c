@@ -41,7 +41,10 @@ struct fixture {
 	bool forgets;	       /* moments, when it goes on */
 	uint64_t act_at;       /* iteration whose first row runs `act` */
 	void (*act)(struct fixture *f);
-	float floor; /* of every validation target; 0: unknown */
+	float floor;		  /* of every validation target; 0: unknown */
+	bool evaluates_otherwise; /* than it trains */
+	bool changing;		  /* every second time that all validation rows are asked for */
+	int times;		  /* that one was */
 	struct error err;
 };
 
@@ -92,9 +95,12 @@ static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *
 
 static void valid_row(void *context, uint64_t index, struct workload_row *row)
 {
-	const struct fixture *f = context;
+	struct fixture *f = context;
 
 	fill_row(7000 + index, row->tokens, row->targets);
+	/* A run of the evaluation asks for all rows, and for all of them once more. */
+	if (f->changing && f->times++ / VALID_ROWS % 2)
+		row->targets[LENGTH - 1] = -1;
 	for (int i = 0; i < LENGTH && f->floor > 0; i++)
 		row->floor[i] = f->floor;
 }
@@ -717,6 +723,16 @@ static void test_validation_rows_that_are_missing(void **state)
 	expect_stop(f, "validation: 3 of 6 rows were evaluated");
 }
 
+/* The rows are the same when they are uploaded, and others when the losses are added up again. */
+static void test_a_loss_that_is_not_the_mean(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "adamw");
+	f->changing = true;
+	expect_stop(f, "audit update FAILED: validation: a loss of");
+}
+
 static void test_forgotten_moments(void **state)
 {
 	struct fixture *f = *state;
@@ -814,6 +830,7 @@ int main(void)
 		CASE(test_another_rate_of_matrices),
 		CASE(test_a_forgotten_micro_batch),
 		CASE(test_validation_rows_that_are_missing),
+		CASE(test_a_loss_that_is_not_the_mean),
 		CASE(test_forgotten_moments),
 		CASE(test_rows_are_recorded),
 		CASE(test_a_signal_stops_after_the_iteration),
