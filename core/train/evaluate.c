@@ -245,3 +245,34 @@ enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *
 	}
 	return OK;
 }
+
+/* One that is no number is the largest. */
+static double largest_difference(const double *a, const double *b, int64_t n)
+{
+	double most = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		most = fabs(a[i] - b[i]) < INFINITY ? fmax(most, fabs(a[i] - b[i])) : INFINITY;
+	return most;
+}
+
+enum status evaluator_compare(struct evaluator *e, const int32_t *tokens, const int32_t *targets,
+			      const double *nll, double *differences, struct error *err)
+{
+	const int64_t n = e->rows * e->workload.length;
+	int chosen;
+
+	token_program_weigh(&e->forward, 1, 1);
+	chosen = backend_choose(e->backend, REPLICAS_EACH);
+	token_program_feed(&e->forward, tokens, targets);
+	backend_choose(e->backend, chosen);
+	if (program_run(e->forward.p, e->runs, err) != OK)
+		return FAIL;
+	for (int r = 0; r < e->replicas; r++) {
+		backend_choose(e->backend, r);
+		program_read(e->forward.p, e->forward.io.nll, e->nll);
+		differences[r] = largest_difference(e->nll, nll + r * n, n);
+	}
+	backend_choose(e->backend, chosen);
+	return OK;
+}

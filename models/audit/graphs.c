@@ -156,13 +156,18 @@ double nll_difference(const double *a, const double *b, int64_t n)
 	return most;
 }
 
+double scoring_tolerance(enum dtype type, enum precision precision)
+{
+	if (type == F64)
+		return DOUBLE_DIFFERENCE;
+	return precision_rounds(precision) ? BFLOAT16_DIFFERENCE : FLOAT_DIFFERENCE;
+}
+
 /* -------------------------------------------------------------------- audit */
 
 static double allowed(const struct auditor *a)
 {
-	if (a->params->type == F64)
-		return DOUBLE_DIFFERENCE;
-	return precision_rounds(a->backend->precision) ? BFLOAT16_DIFFERENCE : FLOAT_DIFFERENCE;
+	return scoring_tolerance(a->params->type, a->backend->precision);
 }
 
 static enum status compare_scorings(struct auditor *a, const struct scored_rows *r, double *nll,

@@ -33,6 +33,9 @@ enum status scored_rows_nll(const struct scored_rows *r, enum scoring how, doubl
 enum status scored_rows_logits(const struct scored_rows *r, double *logits,
 			       struct error *err) MUST_CHECK;
 
+/* How much a target's nll may differ between two graphs of a model. */
+double scoring_tolerance(enum dtype type, enum precision precision);
+
 /* The largest difference of two of these. */
 double nll_difference(const double *a, const double *b, int64_t n);
 
