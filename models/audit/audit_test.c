@@ -1124,6 +1124,52 @@ static void test_graphs_differ(void **state)
 
 /* ------------------------------------------------------------------ options */
 
+static void *(*plain_alloc)(const struct backend *b, size_t bytes);
+static size_t allocated;
+
+static void *count_allocation(const struct backend *b, size_t bytes)
+{
+	allocated += bytes;
+	return plain_alloc(b, bytes);
+}
+
+/* What parameters and programs of one kind of audit take in all. */
+static size_t memory_of(const char *audit, bool no_planner)
+{
+	struct backend backend = backend_for_tests(FLOAT32, 1);
+	struct config *c = configured(SETTINGS(
+		{ "AUDIT_ORACLE", "n" }, { "AUDIT_WIRING", "n" }, { "AUDIT_CAUSALITY", "n" },
+		{ "AUDIT_ONE_BATCH", "n" }, { "AUDIT_TRAINING", "n" }, { audit, "y" }));
+	struct audit_options options;
+	struct audit_report report;
+	struct model *m;
+	struct error err;
+
+	must(model_read(&m, c, &untrained, &err), &err);
+	options = audit_configured(c, m, F32, 1);
+	options.program.no_planner = no_planner;
+	model_free(m);
+	plain_alloc = backend.alloc;
+	backend.alloc = count_allocation;
+	allocated = 0;
+	must(audit_model(c, &untrained, &backend, &options, &report, &err), &err);
+	assert_passed(&report);
+	audit_free(&report);
+	config_free(c);
+	return allocated;
+}
+
+/* Without a planner the programs of all audits take more memory, as those of the run do. */
+static void test_programs_of_the_run(void **state)
+{
+	static const char *const audits[] = { "AUDIT_ORACLE", "AUDIT_WIRING", "AUDIT_CAUSALITY",
+					      "AUDIT_ONE_BATCH", "AUDIT_TRAINING" };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(audits) / sizeof(*audits); i++)
+		assert_true(memory_of(audits[i], true) > memory_of(audits[i], false));
+}
+
 static void test_switched_off(void **state)
 {
 	struct audit_report report =
@@ -1238,6 +1284,7 @@ int main(void)
 		cmocka_unit_test(test_wrong_gradient),
 		cmocka_unit_test(test_sharp_scores),
 		cmocka_unit_test(test_graphs_differ),
+		cmocka_unit_test(test_programs_of_the_run),
 		cmocka_unit_test(test_switched_off),
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_one_token),

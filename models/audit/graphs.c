@@ -38,7 +38,9 @@ struct row_weights scored_rows_weights(const struct scored_rows *r)
 static enum status score_by_losses(const struct scored_rows *r, enum model_purpose purpose,
 				   double *nll, struct error *err)
 {
-	const struct model_use use = { .purpose = purpose, .rows = r->rows, .length = r->length };
+	const struct model_use use = {
+		.purpose = purpose, .rows = r->rows, .length = r->length, .program = r->program
+	};
 	const struct row_weights w = scored_rows_weights(r);
 	struct token_program t;
 	enum status status;
@@ -56,9 +58,9 @@ static enum status score_by_losses(const struct scored_rows *r, enum model_purpo
 
 enum status scored_rows_logits(const struct scored_rows *r, double *logits, struct error *err)
 {
-	const struct model_use use = { .purpose = MODEL_LOGITS,
-				       .rows = r->rows,
-				       .length = r->length };
+	const struct model_use use = {
+		.purpose = MODEL_LOGITS, .rows = r->rows, .length = r->length, .program = r->program
+	};
 	struct token_program t;
 	enum status status;
 
@@ -218,6 +220,7 @@ enum status audit_graphs(struct auditor *a, struct error *err)
 	struct scored_rows r = {
 		.params = a->params,
 		.backend = a->backend,
+		.program = a->options->program,
 		.rows = TRAINING_ROWS,
 		.length = auditor_training_length(a),
 		.tokens = a->tokens,

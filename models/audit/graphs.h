@@ -14,6 +14,7 @@ struct scored_rows {
 	const struct model *model;
 	struct params *params;
 	const struct backend *backend;
+	struct program_options program;
 	int64_t rows, length;
 	const int32_t *tokens, *targets; /* [rows,length]; target -1: not scored */
 	bool decodes;			 /* this model can decode */

@@ -496,6 +496,7 @@ static enum status open_engine(struct comparison *c, struct reduced_engine *e,
 
 	c->engine = e;
 	e->drops = c->drops;
+	e->rows.program = c->a->options->program;
 	e->rows.rows = REDUCED_ROWS;
 	e->rows.length = c->T;
 	e->rows.tokens = c->token;
