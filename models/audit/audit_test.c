@@ -300,13 +300,17 @@ ORACLE_MECHANISM(doubled_oracle);
 static struct tensor *act_twofold(struct block *b, const void *options, struct tensor *h,
 				  struct message *out)
 {
-	(void)options, (void)out;
-	return op_scale(b->g, "twofold", h, b->g->training ? 2 : 2.01, NULL);
+	const struct test_options *o = options;
+
+	(void)out;
+	return op_scale(b->g, "twofold", h, b->g->training ? 2 : 2 + o->weight / 10, NULL);
 }
 
 static const struct mechanism twofold = {
 	.name = "twofold",
 	.symbol = "TEST_TWOFOLD",
+	.options_size = sizeof(struct test_options),
+	.read = read_weight,
 	.hidden = act_twofold,
 };
 MECHANISM(twofold);
@@ -1064,6 +1068,8 @@ static void test_no_oracle(void **state)
 	assert_non_null(find(&report, "oracle", "gradients in double"));
 	assert_non_null(find(&report, "oracle", "gradients in float32"));
 	assert_null(find(&report, "oracle", "logits in double"));
+	assert_non_null(strstr(find(&report, "oracle", "graphs in double")->detail,
+			       "engine and its training differ by"));
 	audit_free(&report);
 	report = audit(SETTINGS({ "AUDIT_ORACLE", "y" }, { "TEST_WEIGHTED", "y" },
 				{ "RA_MLA_MLP_CROSS_TOKEN", "y" }));
@@ -1119,6 +1125,18 @@ static void test_graphs_differ(void **state)
 
 	(void)state;
 	assert_failed(&report, SETTINGS({ "training", "graphs" }));
+	audit_free(&report);
+}
+
+/* So little that only double shows it, in a model without an oracle. */
+static void test_graphs_differ_a_little(void **state)
+{
+	struct audit_report report =
+		audit(SETTINGS({ "AUDIT_ORACLE", "y" }, { "TEST_TWOFOLD", "y" },
+			       { "TEST_WEIGHT", "1e-6" }, { "RA_MLA_MLP_CROSS_TOKEN", "y" }));
+
+	(void)state;
+	assert_failed(&report, SETTINGS({ "oracle", "graphs in double" }));
 	audit_free(&report);
 }
 
@@ -1284,6 +1302,7 @@ int main(void)
 		cmocka_unit_test(test_wrong_gradient),
 		cmocka_unit_test(test_sharp_scores),
 		cmocka_unit_test(test_graphs_differ),
+		cmocka_unit_test(test_graphs_differ_a_little),
 		cmocka_unit_test(test_programs_of_the_run),
 		cmocka_unit_test(test_switched_off),
 		cmocka_unit_test(test_sizes),
