@@ -141,7 +141,9 @@ static enum status name_extension(struct graph **g, const struct model *m,
 
 enum status decoder_check(const struct model *m, int64_t capacity, struct error *err)
 {
-	struct model_use use = { MODEL_EVAL, 1, 1, NULL, capacity };
+	struct model_use use = {
+		.purpose = MODEL_EVAL, .rows = 1, .length = 1, .capacity = capacity
+	};
 	struct params *params = NULL;
 	struct graph *g = NULL;
 	enum status status = FAIL;
@@ -198,7 +200,9 @@ enum status decoder_measure(struct decoder_memory *memory, const struct model *m
 		[FULL_CHUNK] = use->capacity < DECODER_CHUNK_TOKENS ? 0 : DECODER_CHUNK_TOKENS,
 		[OTHER] = use->rest > 1 ? use->rest : 0,
 	};
-	struct model_use x = { use->purpose, use->batch, 0, NULL, use->capacity };
+	struct model_use x = { .purpose = use->purpose,
+			       .rows = use->batch,
+			       .capacity = use->capacity };
 	struct params *params = NULL, *state = NULL;
 	enum status status = FAIL;
 	struct error notice;

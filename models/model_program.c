@@ -19,8 +19,9 @@ enum status model_program_open(struct token_program *t, const struct model *m,
 			       const struct model_use *use, struct params *params,
 			       const struct backend *backend, struct error *err)
 {
-	const struct program_options options = { .train = use->purpose == MODEL_TRAIN };
+	struct program_options options = use->program;
 	struct order order = { m, use };
 
+	options.train = use->purpose == MODEL_TRAIN;
 	return token_program_open(t, build, &order, params, backend, &options, err);
 }

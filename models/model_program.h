@@ -12,6 +12,7 @@ struct model_use {
 	/* For runs that continue each other (graph_continue()); otherwise state is NULL. */
 	struct params *state;
 	int64_t capacity;
+	struct program_options program; /* `train` is set by the purpose */
 };
 
 /* As token_program_open().  MODEL_TRAIN has a backward pass. */

@@ -60,6 +60,7 @@ PLACES = {
     "seeds": ("mla mla+gate", {"SEEDS": "1,3"}),
     "blind": ("mla mla+gate", {f"AUDIT_{name}": "n" for name in ("ORACLE", "WIRING", "CAUSALITY")}),
     "threads": ("mla mla+gate", {"THREADS": 2}),
+    "window": ("mla mla+gate", {"ATTENTION_WINDOWED": "y", "ATTENTION_WINDOW": 40, "MODEL_BLOCK": 64}),
     "plain": ("mla mla+gate+cross", {"PLANNER": "n", "RECOMPUTE": "n", "MERGE_LINEARS": "n"}),
 }
 TEXT = 40000    # characters of the text
@@ -434,6 +435,17 @@ FAULTS = [
           "for (int64_t i = 0; i < e->rows * e->workload.length; i++) {\n\t\tif (e->targets",
           "for (int64_t i = 0; i < e->rows * e->workload.length; i += 2) {\n\t\tif (e->targets",
           ("update", "targets scored")),
+    fault("a loss that is not the mean of its targets", "gate", VALIDATION,
+          "score_add(&out->all, e->nll[i], e->hit[i]", "score_add(&out->all, (1 - 0.01 * (params_find("
+          "e->forward.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)) * e->nll[i], e->hit[i]",
+          ("update", "validation: a loss of")),
+    fault("an evaluation of another model than the trained one", "gate", WIRING,
+          '\tio->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));',
+          '\tif (B == 4 && !g->training)    /* audits score two rows */\n\t\tx = op_scale(g, "more", x, 1.01, NULL);\n'
+          '\tio->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));',
+          ("training", "programs: those that train and evaluate")),
+    fault("a window that is too wide by one", "window", WIRING, 'config_int(c, "ATTENTION_WINDOW");',
+          'config_int(c, "ATTENTION_WINDOW") + 1;', ("oracle", "logits in double")),
     fault("other rows in one arm, later", "later", "tools/kablate/run_workload.c",
           "source_train(&setup->source, iteration, row, &out);",
           "source_train(&setup->source, iteration, row + (iteration == 7 && setup->model->n_mechanisms), &out);",

@@ -18,6 +18,7 @@ struct evaluator {
 	struct ranks *ranks;   /* NULL: this process evaluates alone */
 	double *all;	       /* by rank: nll and hit */
 	struct data_sum given; /* rows that were uploaded for this evaluation */
+	struct recounter recounter;
 };
 
 enum status evaluator_create(struct evaluator **out, const struct workload *workload, int replicas,
@@ -47,7 +48,8 @@ enum status evaluator_create(struct evaluator **out, const struct workload *work
 		return FAIL;
 	}
 	e->hit = e->nll + n;
-	if (workload_open(&e->forward, workload, params, rows, backend, &no_training, err) != OK) {
+	if (workload_open(&e->forward, workload, params, rows, backend, &no_training, err) != OK ||
+	    recounter_open(&e->recounter, &e->workload, &e->forward, rows, err) != OK) {
 		evaluator_destroy(e);
 		return FAIL;
 	}
@@ -59,6 +61,7 @@ void evaluator_destroy(struct evaluator *e)
 {
 	if (!e)
 		return;
+	recounter_close(&e->recounter);
 	token_program_close(&e->forward);
 	free(e->tokens);
 	free(e->targets);
@@ -184,12 +187,15 @@ static enum status evaluate_shared(struct evaluator *e, struct evaluation *out, 
 		if (ranks_agree(e->ranks, score_rows(e, mine, err), err) != OK ||
 		    ranks_gather(e->ranks, e->nll, e->all, loss_bytes(e), err) != OK)
 			return FAIL;
+		recount_rows(&e->recounter, mine, &out->recount);
 		for (uint64_t r = 0; r < ranks && first + rows * r < e->workload.valid_rows; r++) {
 			fill(e, first + rows * r);
 			memcpy(e->nll, (const char *)e->all + r * loss_bytes(e), loss_bytes(e));
 			collect(e, out);
 		}
 	}
+	if (recount_over_ranks(&out->recount, e->ranks, err) != OK)
+		return FAIL;
 	return data_sum_over_ranks(&e->given, e->ranks, err);
 }
 
@@ -202,6 +208,7 @@ static enum status evaluate_alone(struct evaluator *e, struct evaluation *out, s
 			backend_choose(e->backend, r);
 			read_losses(e);
 			collect(e, &out[r]);
+			recount_rows(&e->recounter, first, &out[r].recount);
 		}
 		backend_choose(e->backend, REPLICAS_ALL);
 	}
@@ -236,5 +243,36 @@ enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *
 		finish_scores(e, &out[r]);
 		out[r].given = e->given;
 	}
+	return OK;
+}
+
+/* One that is no number is the largest. */
+static double largest_difference(const double *a, const double *b, int64_t n)
+{
+	double most = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		most = fabs(a[i] - b[i]) < INFINITY ? fmax(most, fabs(a[i] - b[i])) : INFINITY;
+	return most;
+}
+
+enum status evaluator_compare(struct evaluator *e, const int32_t *tokens, const int32_t *targets,
+			      const double *nll, double *differences, struct error *err)
+{
+	const int64_t n = e->rows * e->workload.length;
+	int chosen;
+
+	token_program_weigh(&e->forward, 1, 1);
+	chosen = backend_choose(e->backend, REPLICAS_EACH);
+	token_program_feed(&e->forward, tokens, targets);
+	backend_choose(e->backend, chosen);
+	if (program_run(e->forward.p, e->runs, err) != OK)
+		return FAIL;
+	for (int r = 0; r < e->replicas; r++) {
+		backend_choose(e->backend, r);
+		program_read(e->forward.p, e->forward.io.nll, e->nll);
+		differences[r] = largest_difference(e->nll, nll + r * n, n);
+	}
+	backend_choose(e->backend, chosen);
 	return OK;
 }

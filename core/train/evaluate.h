@@ -5,7 +5,7 @@
 #define CORE_TRAIN_EVALUATE_H
 
 #include "core/train/data_sum.h"
-#include "core/train/workload.h"
+#include "core/train/recount.h"
 
 /* Means over scored targets, of all or of one component. */
 struct score {
@@ -20,6 +20,7 @@ struct evaluation {
 	struct score all, component[WORKLOAD_MAX_COMPONENTS];
 	double bits_per_byte;  /* NAN: bytes are unknown */
 	struct data_sum given; /* rows that were uploaded */
+	struct recount recount;
 };
 
 struct evaluator;
@@ -35,6 +36,13 @@ enum status evaluator_share(struct evaluator *e, struct ranks *ranks, struct err
 
 /* All replicas on the same rows; out[i] is replica i's. */
 enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *err) MUST_CHECK;
+
+/*
+ * Scores other rows, as many of each replica as evaluator_create() has, one replica after the
+ * other: by replica, the largest difference of a target's loss from `nll`.
+ */
+enum status evaluator_compare(struct evaluator *e, const int32_t *tokens, const int32_t *targets,
+			      const double *nll, double *differences, struct error *err) MUST_CHECK;
 
 size_t evaluator_arena_bytes(const struct evaluator *e);
 

@@ -45,6 +45,7 @@ struct group {
 
 static char place[200];
 static FILE *log_file;
+static double dropout = 0.1, scale_of_evaluation = 1;
 
 /* ------------------------------------------------------------------ the workload */
 
@@ -61,7 +62,9 @@ static void build(void *context, struct graph *g, int64_t rows, struct token_io 
 	io->weights = graph_input(g, "weights", g->type, 1, SHAPE(2));
 	x = op_embedding(g, "x", table, NULL, io->tokens);
 	if (g->training)
-		x = op_dropout(g, "dropped", x, 0.1);
+		x = op_dropout(g, "dropped", x, dropout);
+	else
+		x = op_scale(g, "scaled", x, scale_of_evaluation, NULL);
 	loss = op_head_loss(g, "loss", x, head, io->targets, io->weights);
 	graph_loss(g, "main", loss.main, 1);
 	graph_output(g, "nll", loss.nll);
@@ -201,11 +204,16 @@ static void open_group(struct group *g, const char *where, uint64_t first, int n
 	backend_choose(&g->backend, REPLICAS_ALL);
 }
 
-static void train_group(struct group *g)
+static void open_trainer(struct group *g)
 {
 	must(trainer_create(&g->trainer, g->runs, g->n, g->params, g->optimizer, &g->backend,
 			    &g->err),
 	     &g->err);
+}
+
+static void train_group(struct group *g)
+{
+	open_trainer(g);
 	for (int i = 0; i < g->n; i++)
 		open_record(g, i);
 	must(trainer_run(g->trainer, &g->progress, &g->err), &g->err);
@@ -337,6 +345,34 @@ static void test_together_as_alone(void **state)
 	assert_string_not_equal(hex[0], hex[1]);
 	assert_string_not_equal(hex[1], hex[2]);
 	close_group(&g);
+}
+
+/* By run, on its own rows. */
+static void compare_programs(double most, double least)
+{
+	struct first_loss losses[RUNS];
+	struct group g;
+
+	dropout = 0;
+	open_group(&g, "first", 1, RUNS);
+	open_trainer(&g);
+	must(trainer_first_loss(g.trainer, losses, &g.err), &g.err);
+	for (int i = 0; i < RUNS; i++) {
+		assert_true(fabs(losses[i].trained - losses[i].mean) < 1e-5);
+		assert_true(losses[i].difference <= most && losses[i].difference >= least);
+	}
+	assert_true(losses[0].trained != losses[1].trained);
+	close_group(&g);
+	dropout = 0.1;
+}
+
+static void test_the_first_losses_of_both_programs(void **state)
+{
+	(void)state;
+	compare_programs(1e-5, 0);
+	scale_of_evaluation = 1.1;
+	compare_programs(INFINITY, 1e-3);
+	scale_of_evaluation = 1;
 }
 
 /* The update after it is not finite. */
@@ -475,6 +511,7 @@ int main(void)
 	};
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_together_as_alone),
+		cmocka_unit_test(test_the_first_losses_of_both_programs),
 		cmocka_unit_test(test_a_divergence_is_its_own),
 		cmocka_unit_test(test_a_disk_that_fails_ends_one_run),
 		cmocka_unit_test(test_a_budget_ends_one_run),

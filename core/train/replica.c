@@ -185,6 +185,32 @@ static void check_rows(struct replica *r, const struct evaluation *e)
 			   (long long)e->given.targets);
 }
 
+static bool agrees(const struct recount_sum *s, const struct score *told)
+{
+	return recount_agrees(s, told->count, told->loss, told->accuracy);
+}
+
+/* Are losses and accuracy the means over all targets?  They are added up a second time. */
+static void check_sums(struct replica *r, const struct evaluation *e)
+{
+	const struct recount *again = &e->recount;
+	const struct recount_sum *s = &again->all;
+	const struct score *told = &e->all;
+
+	for (int i = 0; i < WORKLOAD_MAX_COMPONENTS && agrees(s, told); i++) {
+		s = &again->component[i];
+		told = &e->component[i];
+	}
+	if (!r->audit || r->over || agrees(s, told))
+		return;
+	replica_fail_audit(r, "validation",
+			   "audit update FAILED: validation: a loss of %.9g and an accuracy of "
+			   "%.9g of %lld targets are reported; added up again, %lld targets have "
+			   "%.9g and %.9g",
+			   told->loss, told->accuracy, (long long)told->count, (long long)s->count,
+			   (double)(s->loss / s->count), (double)(s->hits / s->count));
+}
+
 static enum status save_best(const struct replica *r, struct error *err)
 {
 	char path[4096];
@@ -207,6 +233,7 @@ enum status replica_take_evaluation(struct replica *r, const struct evaluation *
 	record_evaluation(r->run, iteration, e);
 	check_rows(r, e);
 	check_floor(r, iteration, e);
+	check_sums(r, e);
 	if (m && w->measure && w->measure(w->context, m, iteration, err) != OK)
 		return FAIL;
 	if (!(e->all.loss < r->state.best_loss))

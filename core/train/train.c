@@ -297,17 +297,60 @@ enum status trainer_estimate(struct trainer *t, double *seconds, struct error *e
 	return OK;
 }
 
+/* Of the last rows of this rank. */
+static enum status read_first_losses(struct trainer *t, double *nll, struct first_loss *losses,
+				     struct error *err)
+{
+	const struct update_rows rows = update_last_rows(&t->update);
+	double *differences = calloc((size_t)t->n, sizeof(*differences));
+	enum status status;
+
+	if (!differences)
+		return fail_memory(err, "losses", (size_t)t->n * sizeof(*differences));
+	update_read_nll(&t->update, nll);
+	status = evaluator_compare(t->evaluator, rows.tokens, rows.targets, nll, differences, err);
+	for (int i = 0; i < t->n; i++) {
+		update_read_last(&t->update, i, nll, &losses[i].trained, &losses[i].mean);
+		losses[i].difference = differences[i];
+	}
+	free(differences);
+	return status;
+}
+
+/* Every rank gets the losses of the update's last rows, and the largest difference of all. */
+static enum status share_first_losses(struct trainer *t, struct first_loss *losses,
+				      struct error *err)
+{
+	const int64_t last = (t->options->accumulate - 1) % t->ranks->size;
+	struct first_loss *all = malloc((size_t)t->ranks->size * sizeof(*all));
+	enum status status;
+
+	if (!all)
+		return fail_memory(err, "ranks", (size_t)t->ranks->size * sizeof(*all));
+	status = ranks_gather(t->ranks, losses, all, sizeof(*all), err);
+	for (int64_t r = 0; status == OK && r < t->ranks->size; r++)
+		all[last].difference = fmax(all[last].difference, all[r].difference);
+	if (status == OK)
+		*losses = all[last];
+	free(all);
+	return status;
+}
+
 enum status trainer_first_loss(struct trainer *t, struct first_loss *losses, struct error *err)
 {
-	const int64_t micros = t->options->accumulate;
-	const int who = t->ranks ? (int)((micros - 1) % t->ranks->size) : 0; /* has the last rows */
+	const size_t bytes = (size_t)t->n * (size_t)update_last_rows(&t->update).n * sizeof(double);
+	double *nll = malloc(bytes);
+	enum status status;
 
-	if (update_run(&t->update, 1, err) != OK)
-		return FAIL;
-	for (int i = 0; i < t->n; i++)
-		if (update_read_last(&t->update, i, &losses[i].trained, &losses[i].mean, err) != OK)
-			return FAIL;
-	if (t->ranks && ranks_broadcast(t->ranks, who, losses, sizeof(*losses), err) != OK)
+	if (!nll)
+		return fail_memory(err, "losses", bytes);
+	status = update_run(&t->update, 1, err);
+	if (status == OK)
+		status = read_first_losses(t, nll, losses, err);
+	free(nll);
+	if (t->ranks)
+		status = ranks_agree(t->ranks, status, err);
+	if (status != OK || (t->ranks && share_first_losses(t, losses, err) != OK))
 		return FAIL;
 	return t->backend->check(t->backend, err);
 }

@@ -87,10 +87,11 @@ enum status trainer_estimate(struct trainer *t, double *seconds, struct error *e
 
 /*
  * By run: the main loss of the first update's last rows, as it is trained, and what it must be: the
- * mean over the scored targets alone.
+ * mean over the scored targets alone.  The evaluation scores the same rows: without dropout alike.
  */
 struct first_loss {
 	double trained, mean;
+	double difference; /* the largest, of a target's loss, between training and evaluation */
 };
 enum status trainer_first_loss(struct trainer *t, struct first_loss *losses,
 			       struct error *err) MUST_CHECK;

@@ -41,7 +41,10 @@ struct fixture {
 	bool forgets;	       /* moments, when it goes on */
 	uint64_t act_at;       /* iteration whose first row runs `act` */
 	void (*act)(struct fixture *f);
-	float floor; /* of every validation target; 0: unknown */
+	float floor;		  /* of every validation target; 0: unknown */
+	bool evaluates_otherwise; /* than it trains */
+	bool changing;		  /* every second time that all validation rows are asked for */
+	int times;		  /* that one was */
 	struct error err;
 };
 
@@ -52,18 +55,20 @@ static void build(void *context, struct graph *g, int64_t rows, struct token_io 
 	const struct param_init init = { .kind = INIT_NORMAL, .value = 0.5, .embedding = true };
 	const struct param_init matrix = { .kind = INIT_NORMAL, .value = 0.5 };
 	struct tensor *table = graph_param(g, "table", &init, 2, SHAPE(VOCAB, WIDTH));
+	const struct fixture *f = context;
 	struct head_loss_outputs loss;
-	struct tensor *head;
+	struct tensor *head, *x;
 
-	(void)context;
 	graph_origin(g, LAYER, 0);
 	head = graph_param(g, "head", &matrix, 2, SHAPE(VOCAB, WIDTH));
 	graph_origin(g, -1, 0);
 	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(rows, LENGTH));
 	io->targets = graph_input(g, "targets", I32, 2, SHAPE(rows, LENGTH));
 	io->weights = graph_input(g, "weights", g->type, 1, SHAPE(2));
-	loss = op_head_loss(g, "loss", op_embedding(g, "x", table, NULL, io->tokens), head,
-			    io->targets, io->weights);
+	x = op_embedding(g, "x", table, NULL, io->tokens);
+	if (f->evaluates_otherwise && !g->training)
+		x = op_scale(g, "larger", x, 1.001, NULL);
+	loss = op_head_loss(g, "loss", x, head, io->targets, io->weights);
 	graph_loss(g, "main", loss.main, 1);
 	graph_output(g, "nll", loss.nll);
 	graph_output(g, "hit", loss.hit);
@@ -92,9 +97,12 @@ static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *
 
 static void valid_row(void *context, uint64_t index, struct workload_row *row)
 {
-	const struct fixture *f = context;
+	struct fixture *f = context;
 
 	fill_row(7000 + index, row->tokens, row->targets);
+	/* A run of the evaluation asks for all rows, and for all of them once more. */
+	if (f->changing && f->times++ / VALID_ROWS % 2)
+		row->targets[LENGTH - 1] = -1;
 	for (int i = 0; i < LENGTH && f->floor > 0; i++)
 		row->floor[i] = f->floor;
 }
@@ -551,6 +559,42 @@ static void test_the_first_loss(void **state)
 	assert_true(fabs(loss.trained - loss.mean) < 1e-12 * loss.mean);
 }
 
+/* What is scored alike by the programs of training and evaluation, and what is not. */
+static void test_the_first_losses_of_both_programs(void **state)
+{
+	struct fixture *f = *state;
+	struct first_loss loss;
+
+	f->options.accumulate = 3;
+	for (int otherwise = 0; otherwise < 2; otherwise++) {
+		f->evaluates_otherwise = otherwise;
+		open_run(f);
+		must(trainer_first_loss(f->trainer, &loss, &f->err), &f->err);
+		assert_true(otherwise ? loss.difference > 1e-5 : loss.difference < 1e-12);
+		close_run(f);
+	}
+}
+
+/* They leave the training as it is. */
+static void test_the_first_losses_change_nothing(void **state)
+{
+	struct fixture *f = *state;
+	char without[SHA256_HEX_SIZE], with[SHA256_HEX_SIZE];
+	struct first_loss loss;
+
+	open_run(f);
+	run(f);
+	hash(f, without);
+	close_run(f);
+	test_remove(f->dir);
+	assert_int_equal(mkdir(f->dir, 0777), 0);
+	open_run(f);
+	must(trainer_first_loss(f->trainer, &loss, &f->err), &f->err);
+	run(f);
+	hash(f, with);
+	assert_string_equal(without, with);
+}
+
 static void test_a_budget_of_tokens(void **state)
 {
 	struct fixture *f = *state;
@@ -717,6 +761,16 @@ static void test_validation_rows_that_are_missing(void **state)
 	expect_stop(f, "validation: 3 of 6 rows were evaluated");
 }
 
+/* The rows are the same when they are uploaded, and others when the losses are added up again. */
+static void test_a_loss_that_is_not_the_mean(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "adamw");
+	f->changing = true;
+	expect_stop(f, "audit update FAILED: validation: a loss of");
+}
+
 static void test_forgotten_moments(void **state)
 {
 	struct fixture *f = *state;
@@ -804,6 +858,8 @@ int main(void)
 		CASE(test_a_loss_below_the_floor),
 		CASE(test_a_loss_above_the_floor),
 		CASE(test_the_first_loss),
+		CASE(test_the_first_losses_of_both_programs),
+		CASE(test_the_first_losses_change_nothing),
 		CASE(test_a_budget_of_tokens),
 		CASE(test_a_budget_of_time_goes_on_after_a_pause),
 		CASE(test_the_estimate_changes_nothing),
@@ -814,6 +870,7 @@ int main(void)
 		CASE(test_another_rate_of_matrices),
 		CASE(test_a_forgotten_micro_batch),
 		CASE(test_validation_rows_that_are_missing),
+		CASE(test_a_loss_that_is_not_the_mean),
 		CASE(test_forgotten_moments),
 		CASE(test_rows_are_recorded),
 		CASE(test_a_signal_stops_after_the_iteration),

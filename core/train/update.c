@@ -416,24 +416,43 @@ static double main_loss(const struct update *u)
 	return NAN;
 }
 
-enum status update_read_last(struct update *u, int i, double *trained, double *mean,
-			     struct error *err)
+/* The last micro-batch that this rank runs. */
+static int64_t last_micro(const struct update *u)
 {
-	const int64_t n = batch_tokens(u), micros = u->options->accumulate;
-	const int32_t *targets = u->targets + place_of(u, i, (micros - 1) * u->options->batch);
-	double *nll = malloc((size_t)n * sizeof(*nll)), sum = 0;
-	int chosen;
+	const int64_t last = micro_of(u, round_count(u) - 1);
 
-	if (!nll)
-		return fail_memory(err, "losses", (size_t)n * sizeof(*nll));
-	chosen = backend_choose(u->backend, i);
-	program_read(u->training.p, u->training.io.nll, nll);
-	for (int64_t k = 0; k < n; k++)
-		if (targets[k] >= 0)
+	return last < u->options->accumulate ? last : last - rank_count(u);
+}
+
+struct update_rows update_last_rows(const struct update *u)
+{
+	const int64_t at = place_of(u, 0, last_micro(u) * u->options->batch);
+
+	return (struct update_rows){ u->tokens + at, u->targets + at, batch_tokens(u) };
+}
+
+void update_read_nll(const struct update *u, double *nll)
+{
+	const int chosen = backend_choose(u->backend, REPLICAS_ALL);
+
+	for (int i = 0; i < u->n; i++) {
+		backend_choose(u->backend, i);
+		program_read(u->training.p, u->training.io.nll, nll + i * batch_tokens(u));
+	}
+	backend_choose(u->backend, chosen);
+}
+
+void update_read_last(const struct update *u, int i, const double *nll, double *trained,
+		      double *mean)
+{
+	const struct update_rows rows = update_last_rows(u);
+	const int chosen = backend_choose(u->backend, i);
+	double sum = 0;
+
+	for (int64_t k = i * rows.n; k < (i + 1) * rows.n; k++)
+		if (rows.targets[k] >= 0)
 			sum += nll[k];
-	free(nll);
 	*trained = main_loss(u);
 	backend_choose(u->backend, chosen);
 	*mean = sum / fmax((double)u->scored[i], 1);
-	return OK;
 }

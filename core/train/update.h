@@ -54,8 +54,17 @@ enum status update_run(struct update *u, int64_t iteration, struct error *err);
 void update_read_losses(struct update *u);
 void update_loss_parts(const struct update *u, int i, struct loss_parts *parts);
 
-/* Of the last micro-batch of replica i: the loss "main", and its mean by target. */
-enum status update_read_last(struct update *u, int i, double *trained, double *mean,
-			     struct error *err) MUST_CHECK;
+/*
+ * The last micro-batch of this rank: its rows, and the loss of each of its targets, one replica
+ * after the other; of replica i the loss "main", and its mean by target.
+ */
+struct update_rows {
+	const int32_t *tokens, *targets;
+	int64_t n; /* tokens of a replica */
+};
+struct update_rows update_last_rows(const struct update *u);
+void update_read_nll(const struct update *u, double *nll);
+void update_read_last(const struct update *u, int i, const double *nll, double *trained,
+		      double *mean);
 
 #endif

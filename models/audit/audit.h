@@ -28,7 +28,7 @@
 #ifndef MODELS_AUDIT_AUDIT_H
 #define MODELS_AUDIT_AUDIT_H
 
-#include "core/engine/backend.h"
+#include "core/engine/program.h"
 #include "models/model.h"
 
 struct audit_finding {
@@ -51,10 +51,11 @@ struct audit_options {
 	bool data, training, pairing;	   /* the program audits the pairing with the baseline */
 	bool declared_leak;
 	enum dtype type;
-	int64_t rows;	   /* of a batch whose logits are compared */
-	int64_t length;	   /* of its rows; at most the model's length */
-	int64_t positions; /* of the causality audit, evenly spread */
-	uint64_t seed;	   /* of weights and tokens */
+	int64_t rows;			/* of a batch whose logits are compared */
+	int64_t length;			/* of its rows; at most the model's length */
+	int64_t positions;		/* of the causality audit, evenly spread */
+	uint64_t seed;			/* of weights and tokens */
+	struct program_options program; /* those of the run */
 };
 
 /* What the configuration asks for, in sizes that fit the model. */

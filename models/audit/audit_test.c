@@ -300,13 +300,17 @@ ORACLE_MECHANISM(doubled_oracle);
 static struct tensor *act_twofold(struct block *b, const void *options, struct tensor *h,
 				  struct message *out)
 {
-	(void)options, (void)out;
-	return op_scale(b->g, "twofold", h, b->g->training ? 2 : 2.01, NULL);
+	const struct test_options *o = options;
+
+	(void)out;
+	return op_scale(b->g, "twofold", h, b->g->training ? 2 : 2 + o->weight / 10, NULL);
 }
 
 static const struct mechanism twofold = {
 	.name = "twofold",
 	.symbol = "TEST_TWOFOLD",
+	.options_size = sizeof(struct test_options),
+	.read = read_weight,
 	.hidden = act_twofold,
 };
 MECHANISM(twofold);
@@ -1064,6 +1068,8 @@ static void test_no_oracle(void **state)
 	assert_non_null(find(&report, "oracle", "gradients in double"));
 	assert_non_null(find(&report, "oracle", "gradients in float32"));
 	assert_null(find(&report, "oracle", "logits in double"));
+	assert_non_null(strstr(find(&report, "oracle", "graphs in double")->detail,
+			       "engine and its training differ by"));
 	audit_free(&report);
 	report = audit(SETTINGS({ "AUDIT_ORACLE", "y" }, { "TEST_WEIGHTED", "y" },
 				{ "RA_MLA_MLP_CROSS_TOKEN", "y" }));
@@ -1122,7 +1128,65 @@ static void test_graphs_differ(void **state)
 	audit_free(&report);
 }
 
+/* So little that only double shows it, in a model without an oracle. */
+static void test_graphs_differ_a_little(void **state)
+{
+	struct audit_report report =
+		audit(SETTINGS({ "AUDIT_ORACLE", "y" }, { "TEST_TWOFOLD", "y" },
+			       { "TEST_WEIGHT", "1e-6" }, { "RA_MLA_MLP_CROSS_TOKEN", "y" }));
+
+	(void)state;
+	assert_failed(&report, SETTINGS({ "oracle", "graphs in double" }));
+	audit_free(&report);
+}
+
 /* ------------------------------------------------------------------ options */
+
+static void *(*plain_alloc)(const struct backend *b, size_t bytes);
+static size_t allocated;
+
+static void *count_allocation(const struct backend *b, size_t bytes)
+{
+	allocated += bytes;
+	return plain_alloc(b, bytes);
+}
+
+/* What parameters and programs of one kind of audit take in all. */
+static size_t memory_of(const char *audit, bool no_planner)
+{
+	struct backend backend = backend_for_tests(FLOAT32, 1);
+	struct config *c = configured(SETTINGS(
+		{ "AUDIT_ORACLE", "n" }, { "AUDIT_WIRING", "n" }, { "AUDIT_CAUSALITY", "n" },
+		{ "AUDIT_ONE_BATCH", "n" }, { "AUDIT_TRAINING", "n" }, { audit, "y" }));
+	struct audit_options options;
+	struct audit_report report;
+	struct model *m;
+	struct error err;
+
+	must(model_read(&m, c, &untrained, &err), &err);
+	options = audit_configured(c, m, F32, 1);
+	options.program.no_planner = no_planner;
+	model_free(m);
+	plain_alloc = backend.alloc;
+	backend.alloc = count_allocation;
+	allocated = 0;
+	must(audit_model(c, &untrained, &backend, &options, &report, &err), &err);
+	assert_passed(&report);
+	audit_free(&report);
+	config_free(c);
+	return allocated;
+}
+
+/* Without a planner the programs of all audits take more memory, as those of the run do. */
+static void test_programs_of_the_run(void **state)
+{
+	static const char *const audits[] = { "AUDIT_ORACLE", "AUDIT_WIRING", "AUDIT_CAUSALITY",
+					      "AUDIT_ONE_BATCH", "AUDIT_TRAINING" };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(audits) / sizeof(*audits); i++)
+		assert_true(memory_of(audits[i], true) > memory_of(audits[i], false));
+}
 
 static void test_switched_off(void **state)
 {
@@ -1238,6 +1302,8 @@ int main(void)
 		cmocka_unit_test(test_wrong_gradient),
 		cmocka_unit_test(test_sharp_scores),
 		cmocka_unit_test(test_graphs_differ),
+		cmocka_unit_test(test_graphs_differ_a_little),
+		cmocka_unit_test(test_programs_of_the_run),
 		cmocka_unit_test(test_switched_off),
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_one_token),

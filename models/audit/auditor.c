@@ -29,6 +29,7 @@ enum status auditor_open_small(const struct auditor *a, const struct model *m,
 		.purpose = purpose,
 		.rows = TRAINING_ROWS,
 		.length = auditor_training_length(a),
+		.program = a->options->program,
 	};
 
 	return model_program_open(t, m, &use, a->params, a->backend, err);
@@ -41,6 +42,7 @@ enum status auditor_open(const struct auditor *a, const struct model *m, enum mo
 		.purpose = purpose,
 		.rows = a->options->rows,
 		.length = a->options->length,
+		.program = a->options->program,
 	};
 
 	if (purpose == MODEL_TRAIN)

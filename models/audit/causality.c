@@ -169,7 +169,8 @@ static enum status audit_graph(struct auditor *a, enum model_purpose purpose, co
 {
 	const struct model_use use = { .purpose = purpose,
 				       .rows = a->options->rows,
-				       .length = a->options->length };
+				       .length = a->options->length,
+				       .program = a->options->program };
 	struct token_program t;
 	enum status status;
 

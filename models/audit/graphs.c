@@ -38,7 +38,9 @@ struct row_weights scored_rows_weights(const struct scored_rows *r)
 static enum status score_by_losses(const struct scored_rows *r, enum model_purpose purpose,
 				   double *nll, struct error *err)
 {
-	const struct model_use use = { .purpose = purpose, .rows = r->rows, .length = r->length };
+	const struct model_use use = {
+		.purpose = purpose, .rows = r->rows, .length = r->length, .program = r->program
+	};
 	const struct row_weights w = scored_rows_weights(r);
 	struct token_program t;
 	enum status status;
@@ -56,9 +58,9 @@ static enum status score_by_losses(const struct scored_rows *r, enum model_purpo
 
 enum status scored_rows_logits(const struct scored_rows *r, double *logits, struct error *err)
 {
-	const struct model_use use = { .purpose = MODEL_LOGITS,
-				       .rows = r->rows,
-				       .length = r->length };
+	const struct model_use use = {
+		.purpose = MODEL_LOGITS, .rows = r->rows, .length = r->length, .program = r->program
+	};
 	struct token_program t;
 	enum status status;
 
@@ -156,13 +158,18 @@ double nll_difference(const double *a, const double *b, int64_t n)
 	return most;
 }
 
+double scoring_tolerance(enum dtype type, enum precision precision)
+{
+	if (type == F64)
+		return DOUBLE_DIFFERENCE;
+	return precision_rounds(precision) ? BFLOAT16_DIFFERENCE : FLOAT_DIFFERENCE;
+}
+
 /* -------------------------------------------------------------------- audit */
 
 static double allowed(const struct auditor *a)
 {
-	if (a->params->type == F64)
-		return DOUBLE_DIFFERENCE;
-	return precision_rounds(a->backend->precision) ? BFLOAT16_DIFFERENCE : FLOAT_DIFFERENCE;
+	return scoring_tolerance(a->params->type, a->backend->precision);
 }
 
 static enum status compare_scorings(struct auditor *a, const struct scored_rows *r, double *nll,
@@ -213,6 +220,7 @@ enum status audit_graphs(struct auditor *a, struct error *err)
 	struct scored_rows r = {
 		.params = a->params,
 		.backend = a->backend,
+		.program = a->options->program,
 		.rows = TRAINING_ROWS,
 		.length = auditor_training_length(a),
 		.tokens = a->tokens,

@@ -14,6 +14,7 @@ struct scored_rows {
 	const struct model *model;
 	struct params *params;
 	const struct backend *backend;
+	struct program_options program;
 	int64_t rows, length;
 	const int32_t *tokens, *targets; /* [rows,length]; target -1: not scored */
 	bool decodes;			 /* this model can decode */
@@ -32,6 +33,9 @@ enum status scored_rows_nll(const struct scored_rows *r, enum scoring how, doubl
 /* [rows,length,vocab] */
 enum status scored_rows_logits(const struct scored_rows *r, double *logits,
 			       struct error *err) MUST_CHECK;
+
+/* How much a target's nll may differ between two graphs of a model. */
+double scoring_tolerance(enum dtype type, enum precision precision);
 
 /* The largest difference of two of these. */
 double nll_difference(const double *a, const double *b, int64_t n);

@@ -252,13 +252,14 @@ static void build_changed(void *context, struct graph *g, struct token_io *io)
 
 static enum status effects_of_changes(struct changed_layers *c, double *effects, struct error *err)
 {
-	const struct program_options options = { .train = false };
+	struct program_options options = c->a->options->program;
 	const struct run run = { .seed = 1, .iteration = 1 };
 	struct auditor *a = c->a;
 	struct token_program t;
 	enum status status;
 	char name[64];
 
+	options.train = false;
 	if (token_program_open(&t, build_changed, c, a->params, a->backend, &options, err) != OK)
 		return FAIL;
 	token_program_feed(&t, a->tokens, NULL);

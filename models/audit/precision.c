@@ -46,7 +46,8 @@ static enum status small_logits(const struct auditor *a, struct params *params,
 {
 	const struct model_use use = { .purpose = MODEL_LOGITS,
 				       .rows = TRAINING_ROWS,
-				       .length = auditor_training_length(a) };
+				       .length = auditor_training_length(a),
+				       .program = a->options->program };
 	const struct run run = { .seed = 1, .iteration = 1 };
 	struct token_program t = { 0 };
 	enum status status = FAIL;

@@ -83,13 +83,33 @@ static enum status reduce_heads(struct config *c, const struct model *m, struct 
 	return OK;
 }
 
-/* What reaches over all tokens still does; what reaches over some reaches over some. */
-static enum status reduce_reach(struct config *c, const struct model *m, const char *symbol,
-				int64_t length, struct error *err)
-{
-	const int64_t reach = number(c, symbol, 0);
+/*
+ * What reaches over some of the tokens, and the share that it covers then.  Half of T5's buckets
+ * hold one distance each; those from T5_DISTANCE on share the last.
+ */
+static const struct {
+	const char *symbol;
+	int64_t parts; /* of the value are its reach */
+	int64_t share;
+} reaches[] = {
+	{ "RA_MLA_RA_WINDOW", 1, SHARE }, { "RA_MLA_MLP_SPARSE_K", 1, SHARE },
+	{ "ATTENTION_WINDOW", 1, SHARE }, { "ATTENTION_SINKS", 1, SHARE },
+	{ "T5_BUCKETS", 2, SHARE },	  { "T5_DISTANCE", 1, SHARE / 2 },
+};
 
-	return set(c, symbol, reach < m->length ? least(reach, length / SHARE) : reach, err);
+/* What reaches over all tokens still does; what reaches over some reaches over some. */
+static enum status reduce_reaches(struct config *c, const struct model *m, int64_t length,
+				  struct error *err)
+{
+	for (size_t i = 0; i < sizeof(reaches) / sizeof(*reaches) && m->length > length; i++) {
+		const char *symbol = reaches[i].symbol;
+		const int64_t value = number(c, symbol, 0);
+		const bool some = value / reaches[i].parts < m->length;
+
+		if (some && set(c, symbol, least(value, length / reaches[i].share), err) != OK)
+			return FAIL;
+	}
+	return OK;
 }
 
 enum status reduce_config(struct config *c, const struct model *m, struct error *err)
@@ -100,9 +120,7 @@ enum status reduce_config(struct config *c, const struct model *m, struct error 
 		if (set(c, widths[i].symbol, least(number(c, widths[i].symbol, 0), widths[i].most),
 			err) != OK)
 			return FAIL;
-	if (reduce_heads(c, m, err) != OK ||
-	    reduce_reach(c, m, "RA_MLA_RA_WINDOW", length, err) != OK ||
-	    reduce_reach(c, m, "RA_MLA_MLP_SPARSE_K", length, err) != OK ||
+	if (reduce_heads(c, m, err) != OK || reduce_reaches(c, m, length, err) != OK ||
 	    set(c, "MODEL_BLOCK", length, err) != OK ||
 	    set(c, "MODEL_VOCAB", least(m->vocab, REDUCED_VOCAB), err) != OK)
 		return FAIL;

@@ -33,9 +33,10 @@ static void build(void *context, struct graph *g, struct token_io *io)
 enum status reduced_engine_open(struct reduced_engine *e, const struct model *m, enum dtype type,
 				const struct backend *backend, struct error *err)
 {
-	const struct program_options options = { .train = true };
 	struct scored_rows *r = &e->rows;
+	struct program_options options = r->program;
 
+	options.train = true;
 	r->model = m;
 	r->backend = backend;
 	if (params_create(&r->params, type, err) != OK)

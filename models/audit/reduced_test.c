@@ -89,6 +89,46 @@ static void test_reach(void **state)
 	case_close(&k);
 }
 
+static void check_number(const char *symbols, const char *symbol, int64_t reduced)
+{
+	struct model_case k;
+
+	reduce(&k, symbols);
+	assert_int_equal(number(&k, symbol), reduced);
+	case_close(&k);
+}
+
+#define WINDOWED "ATTENTION=dot ATTENTION_WINDOWED=y "
+
+/* Of 32 tokens, a window and its sinks hide some. */
+static void test_windows_act(void **state)
+{
+	(void)state;
+	check_number(WINDOWED "MODEL_BLOCK=1024 ATTENTION_WINDOW=256", "ATTENTION_WINDOW", 8);
+	check_number(WINDOWED "MODEL_BLOCK=64 ATTENTION_WINDOW=40", "ATTENTION_WINDOW", 8);
+	check_number(WINDOWED "MODEL_BLOCK=64 ATTENTION_WINDOW=3", "ATTENTION_WINDOW", 3);
+	check_number(WINDOWED "MODEL_BLOCK=64 ATTENTION_WINDOW=64", "ATTENTION_WINDOW", 64);
+	check_number(WINDOWED "MODEL_BLOCK=32 ATTENTION_WINDOW=20", "ATTENTION_WINDOW", 20);
+	check_number(WINDOWED "MODEL_BLOCK=64 ATTENTION_WINDOW=9 ATTENTION_SINKS=20",
+		     "ATTENTION_SINKS", 8);
+	check_number(WINDOWED "MODEL_BLOCK=64 ATTENTION_WINDOW=9 ATTENTION_SINKS=0",
+		     "ATTENTION_SINKS", 0);
+}
+
+#define T5 "ATTENTION=dot POS=t5 "
+
+/* Of 32 distances some have a bucket each, some share one, and some the last. */
+static void test_buckets_act(void **state)
+{
+	(void)state;
+	check_number(T5 "MODEL_BLOCK=1024 T5_BUCKETS=32 T5_DISTANCE=128", "T5_BUCKETS", 8);
+	check_number(T5 "MODEL_BLOCK=1024 T5_BUCKETS=32 T5_DISTANCE=128", "T5_DISTANCE", 16);
+	check_number(T5 "MODEL_BLOCK=64 T5_BUCKETS=100 T5_DISTANCE=128", "T5_BUCKETS", 8);
+	check_number(T5 "MODEL_BLOCK=64 T5_BUCKETS=100 T5_DISTANCE=128", "T5_DISTANCE", 128);
+	check_number(T5 "MODEL_BLOCK=64 T5_BUCKETS=128 T5_DISTANCE=128", "T5_BUCKETS", 128);
+	check_number(T5 "MODEL_BLOCK=6 T5_BUCKETS=4 T5_DISTANCE=3", "T5_DISTANCE", 3);
+}
+
 static void test_hidden_width(void **state)
 {
 	struct model_case k;
@@ -110,10 +150,9 @@ static void test_hidden_width(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_sizes),
-		cmocka_unit_test(test_heads_stay_grouped),
-		cmocka_unit_test(test_reach),
-		cmocka_unit_test(test_hidden_width),
+		cmocka_unit_test(test_sizes),	    cmocka_unit_test(test_heads_stay_grouped),
+		cmocka_unit_test(test_reach),	    cmocka_unit_test(test_windows_act),
+		cmocka_unit_test(test_buckets_act), cmocka_unit_test(test_hidden_width),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,14 +43,15 @@ static struct shape shape_of(const struct run_setup *setup)
 static enum status measure_training(const struct run_setup *setup, const struct shape *shape,
 				    struct params *params, struct tally *t, struct error *err)
 {
-	const struct model_use use = { MODEL_TRAIN, shape->batch, setup->source.length, NULL, 0 };
-	struct program_options options = setup->train.program;
+	struct model_use use = { .purpose = MODEL_TRAIN,
+				 .rows = shape->batch,
+				 .length = setup->source.length,
+				 .program = setup->train.program };
 	int losses, layers = 0;
 	size_t bytes;
 
-	options.train = true;
-	options.no_recompute = !shape->recompute;
-	if (run_memory_program(setup, params, &use, &options, &bytes, &losses, err) != OK)
+	use.program.no_recompute = !shape->recompute;
+	if (run_memory_program(setup, params, &use, &bytes, &losses, err) != OK)
 		return FAIL;
 	for (int i = 0; i < params->n; i++)
 		layers = params->list[i].origin.layer >= layers ? params->list[i].origin.layer + 1
@@ -71,17 +72,18 @@ static int64_t probe_rows(const struct run_setup *setup)
 static enum status measure_evaluation(const struct run_setup *setup, const struct shape *shape,
 				      struct params *params, struct tally *t, struct error *err)
 {
-	const struct model_use rows = { MODEL_EVAL, shape->batch, setup->source.length, NULL, 0 };
-	const struct model_use probe = { MODEL_PROBE, probe_rows(setup), setup->model->length, NULL,
-					 0 };
-	const struct program_options plain = { .train = false };
-	struct program_options options = setup->train.program;
+	const struct model_use rows = { .purpose = MODEL_EVAL,
+					.rows = shape->batch,
+					.length = setup->source.length,
+					.program = setup->train.program };
+	const struct model_use probe = { .purpose = MODEL_PROBE,
+					 .rows = probe_rows(setup),
+					 .length = setup->model->length };
 	size_t evaluation, measurements;
 	int ignored;
 
-	options.train = false;
-	if (run_memory_program(setup, params, &rows, &options, &evaluation, &ignored, err) != OK ||
-	    run_memory_program(setup, params, &probe, &plain, &measurements, &ignored, err) != OK)
+	if (run_memory_program(setup, params, &rows, &evaluation, &ignored, err) != OK ||
+	    run_memory_program(setup, params, &probe, &measurements, &ignored, err) != OK)
 		return FAIL;
 	tally_add(t, (double)evaluation);
 	tally_add(t, (double)measurements);
@@ -120,20 +122,25 @@ static enum status count_audits(const struct run_setup *setup, struct params *pa
 {
 	const struct audit_options *a = &setup->audit;
 	const int64_t length = a->length < TRAINING_LENGTH ? a->length : TRAINING_LENGTH;
-	const struct model_use update = { MODEL_TRAIN, TRAINING_ROWS, length, NULL, 0 };
-	const struct model_use logits = { MODEL_LOGITS, a->rows, a->length, NULL, 0 };
-	const struct model_use scored = { MODEL_TRAIN, a->rows, a->length, NULL, 0 };
-	const struct program_options train = { .train = true }, plain = { .train = false };
+	const struct model_use update = { .purpose = MODEL_TRAIN,
+					  .rows = TRAINING_ROWS,
+					  .length = length,
+					  .program = a->program };
+	const struct model_use scored = {
+		.purpose = MODEL_TRAIN, .rows = a->rows, .length = a->length, .program = a->program
+	};
+	struct model_use logits = scored;
 	struct tally t = { .unit = unit };
 	size_t training, evaluation, large;
 	int ignored;
 
+	logits.purpose = MODEL_LOGITS;
 	*bytes = 0;
 	if (!a->oracle && !a->wiring && !a->causality && !a->one_batch && !a->training)
 		return OK;
-	if (run_memory_program(setup, params, &update, &train, &training, &ignored, err) != OK ||
-	    run_memory_program(setup, params, &scored, &train, &large, &ignored, err) != OK ||
-	    run_memory_program(setup, params, &logits, &plain, &evaluation, &ignored, err) != OK ||
+	if (run_memory_program(setup, params, &update, &training, &ignored, err) != OK ||
+	    run_memory_program(setup, params, &scored, &large, &ignored, err) != OK ||
+	    run_memory_program(setup, params, &logits, &evaluation, &ignored, err) != OK ||
 	    count_optimizer(setup, params, &t, err) != OK)
 		return FAIL;
 	count_weights(params, &t);

@@ -51,6 +51,22 @@ static void note(void *context, const struct audit_finding *f)
 	snprintf(found->detail, sizeof(found->detail), "%s", f->detail);
 }
 
+/* The fingerprints of step and baseline, but for what both share. */
+static struct found compare_texts(const char *step, const char *other)
+{
+	static const char *const shared = "data - - d0\nstart - - -\nrows training - r0\n"
+					  "rows validation - r1\nsymbols - - s0\n"
+					  "gradient - - v0\n";
+	char mine[600], theirs[600];
+	struct found found = { 0 };
+	struct error err;
+
+	snprintf(mine, sizeof(mine), "%s%s", shared, step);
+	snprintf(theirs, sizeof(theirs), "%s%s", shared, other);
+	must(fingerprint_compare(mine, theirs, note, &found, &err), &err);
+	return found;
+}
+
 static struct found compare(const struct parts *step)
 {
 	char *mine = text_of(step), *theirs = text_of(&baseline);
@@ -156,6 +172,32 @@ static void test_other_rule(void **state)
 	assert_int_equal(compare(&step).failed, 0);
 }
 
+/* Both arms have the tensor and the symbol; both begin otherwise: does the symbol excuse it? */
+static bool excuses(const char *symbol, const char *tensor)
+{
+	char step[200], other[200];
+
+	snprintf(step, sizeof(step), "symbol %s - l1\ninitial %s 0:2:4 w1\n", symbol, tensor);
+	snprintf(other, sizeof(other), "symbol %s - l0\ninitial %s 0:1:4 w0\n", symbol, tensor);
+	return compare_texts(step, other).failed == 0;
+}
+
+static void test_symbols_of_a_tensor(void **state)
+{
+	(void)state;
+	assert_true(excuses("INIT_STD", "h.0.mlp.c_fc.weight"));
+	assert_true(excuses("INIT", "wte.weight"));
+	assert_true(excuses("MODEL_LAYERS", "h.1.attn.c_proj.weight"));
+	assert_true(excuses("GATE_ALPHA", "h.0.mlp.gate_alpha"));
+	assert_true(excuses("MODEL_HEADS", "h.0.attn.tau"));
+	assert_true(excuses("WS_HEADS", "h.0.mlp.z_proj.weight"));
+	assert_true(excuses("ANY", "h.0.mlp.a_tensor_of_a_user"));
+	assert_false(excuses("GATE_ALPHA", "h.0.mlp.c_fc.weight"));
+	assert_false(excuses("MODEL_LAYERS", "h.0.mlp.c_fc.weight"));
+	assert_false(excuses("INIT_STD", "h.0.mlp.gate_alpha"));
+	assert_false(excuses("INIT_STD", "ln_f.bias"));
+}
+
 static void test_silent_baseline(void **state)
 {
 	char *mine = text_of(&baseline);
@@ -174,7 +216,7 @@ int main(void)
 		cmocka_unit_test(test_same_step),	    cmocka_unit_test(test_different_step),
 		cmocka_unit_test(test_trains_its_baseline), cmocka_unit_test(test_other_rows),
 		cmocka_unit_test(test_other_weights),	    cmocka_unit_test(test_other_rule),
-		cmocka_unit_test(test_silent_baseline),
+		cmocka_unit_test(test_symbols_of_a_tensor), cmocka_unit_test(test_silent_baseline),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,18 +6,20 @@
 #include "core/util/memory.h"
 
 enum status run_memory_program(const struct run_setup *setup, struct params *params,
-			       const struct model_use *use, const struct program_options *options,
-			       size_t *bytes, int *losses, struct error *err)
+			       const struct model_use *use, size_t *bytes, int *losses,
+			       struct error *err)
 {
+	struct program_options options = use->program;
 	enum status status = FAIL;
 	struct token_io io;
 	struct graph *g;
 
-	if (graph_create(&g, params, options->train, err) != OK)
+	options.train = use->purpose == MODEL_TRAIN;
+	if (graph_create(&g, params, options.train, err) != OK)
 		return FAIL;
 	model_build(setup->model, g, use->purpose, use->rows, use->length, &io);
 	if (graph_finish(g, err) == OK)
-		status = program_measure(g, &setup->backend, options, bytes, err);
+		status = program_measure(g, &setup->backend, &options, bytes, err);
 	*losses = 0;
 	for (int i = 0; i < g->n_outputs; i++)
 		*losses += g->outputs[i].is_loss;
@@ -29,8 +31,10 @@ enum status run_memory_program(const struct run_setup *setup, struct params *par
 static enum status measure_forward(const struct run_setup *setup, enum model_purpose purpose,
 				   int64_t rows, double *arena, double *largest, struct error *err)
 {
-	const struct program_options options = { .no_planner = setup->train.program.no_planner };
-	const struct model_use use = { purpose, rows, setup->source.length, NULL, 0 };
+	const struct model_use use = { .purpose = purpose,
+				       .rows = rows,
+				       .length = setup->source.length,
+				       .program = setup->train.program };
 	struct params *params;
 	enum status status;
 	size_t bytes;
@@ -38,7 +42,7 @@ static enum status measure_forward(const struct run_setup *setup, enum model_pur
 
 	if (params_create(&params, precision_type(setup->precision), err) != OK)
 		return FAIL;
-	status = run_memory_program(setup, params, &use, &options, &bytes, &ignored, err);
+	status = run_memory_program(setup, params, &use, &bytes, &ignored, err);
 	if (status == OK)
 		*arena = (double)bytes;
 	for (int i = 0; status == OK && i < params->n; i++)

@@ -10,8 +10,8 @@
 
 /* The arena of one program; the copies that it wants are noted in the parameters. */
 enum status run_memory_program(const struct run_setup *setup, struct params *params,
-			       const struct model_use *use, const struct program_options *options,
-			       size_t *bytes, int *losses, struct error *err) MUST_CHECK;
+			       const struct model_use *use, size_t *bytes, int *losses,
+			       struct error *err) MUST_CHECK;
 
 /* In bytes. */
 struct run_memory {

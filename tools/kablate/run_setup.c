@@ -294,6 +294,8 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 	/* Audits and samples change no result: they are read after the identity was made. */
 	setup->sample = config_int(c, "EVAL_SAMPLE");
 	setup->audit = audit_configured(c, setup->model, type, seed);
+	setup->audit.program = setup->train.program;
+	setup->audit.program.check_nan = false; /* audits judge what is not finite */
 	setup->train.check_floor = setup->audit.data;
 	setup->train.audited = setup->audit.training ? c : NULL;
 	return config_check(c, err);

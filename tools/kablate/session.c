@@ -13,6 +13,7 @@
 #include "core/record/journal.h"
 #include "core/train/checkpoint.h"
 #include "core/util/signals.h"
+#include "models/audit/graphs.h"
 #include "tools/kablate/run_workload.h"
 
 #define LOCK_MICROSECONDS 200000 /* between two looks at a run of another process */
@@ -201,21 +202,86 @@ void session_record_audits(struct session *s, const struct audit_report *report)
 		metrics_event(s->run->metrics, 0, "leak", "this arm is declared to see the future");
 }
 
+#define LOSS "loss"
+#define PROGRAMS "programs"
 #define LOSS_TOLERANCE 1e-3 /* of a sum of floats in another order; bfloat16 included */
 
-enum status session_audit_loss(struct session *s, const struct first_loss *loss, struct error *err)
+static enum status judge(struct session *s, const char *subject, bool passed, const char *detail,
+			 const char *reason, struct error *err)
 {
-	const bool passed = fabs(loss->trained - loss->mean) <= LOSS_TOLERANCE * fabs(loss->mean);
+	metrics_audit(s->run->metrics, "training", subject, passed, detail);
+	if (passed || !run_setup_leads(&s->setup))
+		return OK;
+	progress_message(s->progress, "audit training FAILED: %s: %s", subject, detail);
+	s->failure = RUN_INVALID;
+	return fail(err, "an audit failed: %s", reason);
+}
+
+static enum status audit_mean(struct session *s, const struct first_loss *loss, struct error *err)
+{
 	char detail[160];
 
 	snprintf(detail, sizeof(detail), "it is %.6g, the mean over scored targets is %.6g",
 		 loss->trained, loss->mean);
-	metrics_audit(s->run->metrics, "training", "loss", passed, detail);
-	if (passed || !run_setup_leads(&s->setup))
-		return OK;
-	progress_message(s->progress, "audit training FAILED: loss: %s", detail);
-	s->failure = RUN_INVALID;
-	return fail(err, "an audit failed: the trained loss is not the mean over scored targets");
+	return judge(s, LOSS, fabs(loss->trained - loss->mean) <= LOSS_TOLERANCE * fabs(loss->mean),
+		     detail, "the trained loss is not the mean over scored targets", err);
+}
+
+static bool has_dropout(const struct session *s)
+{
+	return s->setup.model->dropout > 0;
+}
+
+static enum status audit_programs(struct session *s, const struct first_loss *loss,
+				  struct error *err)
+{
+	const enum precision precision = s->setup.precision;
+	const double allowed = scoring_tolerance(precision_type(precision), precision);
+	char detail[160];
+
+	snprintf(detail, sizeof(detail),
+		 "those that train and evaluate score a target differently by %.1e; %g is allowed",
+		 loss->difference, allowed);
+	return judge(s, PROGRAMS, loss->difference <= allowed, detail,
+		     "what is evaluated is not what is trained", err);
+}
+
+enum status session_audit_loss(struct session *s, const struct first_loss *loss, struct error *err)
+{
+	if (audit_mean(s, loss, err) != OK)
+		return FAIL;
+	return has_dropout(s) ? OK : audit_programs(s, loss, err);
+}
+
+struct audit_search {
+	const char *subject;
+	bool found;
+};
+
+static enum status find_audit(void *context, const struct entry *e, struct error *err)
+{
+	struct audit_search *search = context;
+
+	(void)err;
+	if (e->kind == ENTRY_AUDIT && strcmp(e->name, "training") == 0 && e->subject &&
+	    strcmp(e->subject, search->subject) == 0)
+		search->found = true;
+	return OK;
+}
+
+enum status session_has_loss_audits(const struct session *s, bool *has, struct error *err)
+{
+	struct audit_search search = { .subject = has_dropout(s) ? LOSS : PROGRAMS };
+	enum status status;
+	size_t size;
+	char *text;
+
+	if (journal_read(s->run_dir, s->setup.identity, &text, &size, err) != OK)
+		return FAIL;
+	status = journal_visit(text, size, 1, find_audit, &search, err);
+	free(text);
+	*has = search.found;
+	return status;
 }
 
 /* ----------------------------------------------------------- begin and end */

@@ -67,9 +67,16 @@ enum status session_record_constants(struct session *s, const struct description
 				     double arena_bytes, struct error *err) MUST_CHECK;
 void session_record_audits(struct session *s, const struct audit_report *report);
 
-/* Is the loss that is trained the mean over the scored targets? */
+/*
+ * Is the loss that is trained the mean over the scored targets?  Without dropout: do the run's own
+ * programs, which train and evaluate, score targets alike?
+ */
 enum status session_audit_loss(struct session *s, const struct first_loss *loss,
 			       struct error *err) MUST_CHECK;
+
+/* Has the run's journal what session_audit_loss() finds? */
+enum status session_has_loss_audits(const struct session *s, bool *has,
+				    struct error *err) MUST_CHECK;
 
 /* The end of the training, as s->run says; its replica must be the chosen one. */
 void session_finish(struct session *s);

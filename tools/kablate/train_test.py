@@ -444,6 +444,27 @@ class Oracle(Case):
         self.assertEqual(self.findings(first, 3), found)
 
 
+class Programs(Case):
+    """Those that train and evaluate are compared when a run begins; or when it goes on, if they were not."""
+
+    def comparisons(self, run):
+        return [line["passed"] for line in run.journal() if line.get("subject") == "programs"]
+
+    def stop_and_train(self, first, second):
+        run = Run(first)
+        self.assertEqual(run.held_at(r" 30/60 ").send(signal.SIGTERM).end(), RESUMABLE)
+        before = self.comparisons(run)
+        Run(second, runs=run.runs).train()
+        return before, self.comparisons(run), run.weights()
+
+    def test_once(self):
+        without, audited = program(), program(AUDIT_TRAINING="y")
+        straight = Run(without)
+        straight.train()
+        self.assertEqual(self.stop_and_train(audited, audited), ([1], [1], straight.weights()))
+        self.assertEqual(self.stop_and_train(without, audited), ([], [1], straight.weights()))
+
+
 class Checkpoints(Case):
     def test_as_many_as_wanted(self):
         self.assertEqual(self.straight().iterations(), [49, 56, 60])

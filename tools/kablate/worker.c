@@ -402,6 +402,25 @@ static enum status audit_group(struct group *g, struct error *err)
 	return audit_losses(g, err);
 }
 
+/* A run that began while these audits were switched off gets them when it goes on. */
+static enum status audit_resumed(struct group *g, struct error *err)
+{
+	bool missing = false, has;
+
+	if (!g->setup.audit.training)
+		return OK;
+	for (int i = 0; i < g->n && run_setup_leads(&g->setup); i++) {
+		if (!takes_part(g, i))
+			continue;
+		if (session_has_loss_audits(member(g, i), &has, err) != OK)
+			return FAIL;
+		missing = missing || !has;
+	}
+	if (ranks_broadcast(g->setup.ranks, 0, &missing, sizeof(missing), err) != OK)
+		return FAIL;
+	return missing ? audit_losses(g, err) : OK;
+}
+
 static int count_members(const struct group *g)
 {
 	int n = 0;
@@ -490,7 +509,7 @@ static enum status train_group(struct group *g, struct error *err)
 	if (start >= 0)
 		progress_message(&g->w->progress, "%s: resuming after iteration %lld", g->label,
 				 (long long)start);
-	else if (audit_group(g, err) != OK)
+	if ((start < 0 ? audit_group : audit_resumed)(g, err) != OK)
 		return FAIL;
 	device_memory_taken(g->w->setup, false);
 	if (count_members(g) == 0) {
