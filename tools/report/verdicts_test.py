@@ -65,6 +65,8 @@ class Verdicts(Case):
         _, text, _ = self.report("e")
         self.assertRegex(text, r"1-x +better, exploratory  ")
         self.assertIn("since it was made after the first run had begun", text)
+        self.assertIn("Exploratory: 1 comparison, corrected for among themselves: their intervals hold together with 95%, "
+                      f"{stats.CONDITION}; they were", " ".join(text.split()))
 
     def test_a_changed_margin_does_not_count(self):
         self.declare(margin=0.001)
@@ -226,7 +228,7 @@ class Verdicts(Case):
         _, text, table = self.report("e")
         self.assertEqual((self.verdicts(table)["1-x"], self.verdicts(table)["2-y"]), ("open", "better"))
         self.assertEqual(table["judgement"]["family"], 2)
-        self.assertIn("Next look:\n  make set CONFIG_SEEDS=1,2,3,4,5 && make\n\nWritten", text)
+        self.assertTrue(text.endswith("\nNext look:\n  make set CONFIG_SEEDS=1,2,3,4,5 && make\n"), text)
         self.assertIn("Look 1 of 3, at 3 seeds.", text)
 
     def test_nothing_open_no_next_look(self):
@@ -250,7 +252,9 @@ class Verdicts(Case):
         self.assertIn(f"[{row['delta']['low']:+.4f}, {row['delta']['high']:+.4f}]", text)
         self.assertRegex(text, rf" {row['verdict']}\n")
         self.assertIn("corrected for 11 comparisons", text)
-        self.assertRegex(self.call("compare", "e/2", "e/1")[1], r" open, exploratory .*\n")
+        _, text = self.call("compare", "e/2", "e/1")
+        self.assertRegex(text, r" open, exploratory .*\n")
+        self.assertIn(f"their intervals hold together with 95%, {stats.CONDITION}", " ".join(text.split()))
 
     def test_power(self):
         """The trainer records every tenth update of 100 tokens, and the pace in between."""
@@ -487,6 +491,23 @@ class Spread(Case):
 
     def test_few_seeds_say_nothing(self):
         self.assertNotIn("Spread between seeds", self.add(0.05, seeds=7))
+
+    def test_what_is_invalid_or_did_not_learn_has_no_word(self):
+        """It still counts as a comparison."""
+        for name, more, word in (("invalid", {"audits": [("wiring", "wte", 0, "no gradient")]}, "invalid"),
+                                 ("lost", {"values": {"chance": 1.0}}, "not decidable")):
+            for seed in range(1, 21):
+                chance = random.Random(seed)
+                self.runs.add(name, "0-mla", seed, 3.0 + 0.01 * chance.gauss(0, 1), values={"chance": 4.0})
+                self.runs.add(name, "1-x", seed, 2.0 + 0.05 * chance.gauss(0, 1), **more)
+                self.runs.add(name, "2-y", seed, 2.0 + 0.05 * chance.gauss(0, 1), values={"chance": 4.0})
+            text = self.report(name)[1].split("Spread between seeds:")[1]
+            self.assertRegex(text, rf"1-x +0-mla +0\.0\d+ +0\.0\d+ +{word}\n")
+            self.assertRegex(text, r"2-y +0-mla .*\] +noisier\n")
+
+    def test_the_condition_stands_beside_95_percent(self):
+        self.assertIn(f"Intervals hold together with 95%, {stats.CONDITION}. A wide spread",
+                      " ".join(self.add(0.05).split()))
 
     def test_the_numbers(self):
         """A reference by hand: deviations 1 0 1 and 3 0 2, their differences -2 0 -1."""
