@@ -437,11 +437,11 @@ FAULTS = [
     fault("other rows in one arm, later", "later", "tools/kablate/run_workload.c",
           "source_train(&setup->source, iteration, row, &out);",
           "source_train(&setup->source, iteration, row + (iteration == 7 && setup->model->n_mechanisms), &out);",
-          ("report", "the training rows are not its baseline's between updates 6 and 8")),
+          ("report", "the training rows are not those of 0-mla between updates 6 and 8")),
     fault("tokens that change before they are uploaded", "gate", PASSES,
           FEED, "\tif (iteration > 2 && params_find(u->training.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)\n"
           "\t\tu->tokens[at + 3] = 1;\n" + FEED,
-          ("report", "the training rows are not its baseline's")),
+          ("report", "the training rows are not those of 0-mla")),
     fault("other validation rows in one arm", "gate", "tools/kablate/run_workload.c",
           "source_valid(&setup->source, index, &out);",
           "source_valid(&setup->source, index + 64 * (uint64_t)setup->model->n_mechanisms, &out);",

@@ -334,6 +334,32 @@ class Grid(Case):
         self.add(-0.3, audits=[("wiring", "wte", 0, "no gradient")])
         self.assertEqual({row["verdict"] for row in self.effects()[1].values()}, {"invalid"})
 
+    def cells(self, muon, both, rows):
+        """Of four cells with these hashes of their training rows; what is said of the effects."""
+        changes = [{}, self.GATE, muon, both]
+        for seed in (1, 2, 3, 4, 5):
+            for number, (change, its_rows) in enumerate(zip(changes, rows)):
+                step = f"{number}-" + ("mla", "gate", "muon", "both")[number]
+                self.runs.add("e", step, seed, 5 - number + 0.01 * (seed * number % 3), weights=f"{step}{seed}",
+                              config={**self.BASE, "TRAIN_BATCH": "4", **change}, baseline=step,
+                              values={**SameData.ROWS, "rows/training": its_rows + 0.5 * seed})
+        return self.effects()
+
+    def test_cells_with_unequal_rows_have_no_effects(self):
+        """Each is its own baseline, so no pair of the table shows it."""
+        text, effects = self.cells(self.MUON, self.GATE | self.MUON, (1, 1, 1, 9))
+        self.assertEqual({row["verdict"] for row in effects.values()}, {"invalid"})
+        self.assertIn("gate: invalid: 3-both: with seed 1 the training rows are not those of 0-mla between updates",
+                      " ".join(text.split()))
+
+    def test_a_factor_on_data_may_have_other_rows(self):
+        """The cells of one value must still agree."""
+        batch = {"TRAIN_BATCH": "8"}
+        for last, verdicts in ((9, {"better"}), (8, {"invalid"})):
+            self.runs = type(self.runs)()
+            text, effects = self.cells(batch, self.GATE | batch, (1, 1, 9, last))
+            self.assertEqual({row["verdict"] for row in effects.values()}, verdicts, text)
+
     def test_solved_or_not_has_no_sum(self):
         self.add(-6, values={"judged_by_accuracy": 1})
         self.assertEqual({row["verdict"] for row in self.effects()[1].values()},
@@ -669,7 +695,7 @@ class SameData(Case):
                 self.runs = type(self.runs)()
                 verdict, text = self.verdict({name: 8.0})
                 self.assertEqual(verdict, "invalid")
-                self.assertIn(f"with seed 2 the {kind} rows are not its baseline's", text)
+                self.assertIn(f"with seed 2 the {kind} rows are not those of 0-mla", text)
 
     def test_seeds_with_the_same_rows(self):
         """Any two of all seeds; runs of an earlier program have recorded no rows."""
@@ -682,10 +708,19 @@ class SameData(Case):
         self.assertEqual(verdict, "invalid")
         self.assertIn("4 targets, not 7", text)
 
+    def test_symbols_of_one_kind_exempt_that_kind_only(self):
+        for symbol, kind in (("TRAIN_BATCH", "training"), ("TRAIN_ACCUMULATE", "training"), ("DATA_ONCE", "training"),
+                             ("EVAL_ROWS", "validation"), ("DATA_VALID", "validation"), ("MODEL_BLOCK", None)):
+            for other in ("training", "validation"):
+                self.runs = type(self.runs)()
+                verdict, text = self.verdict({f"rows/{other}": 8.0}, config={"STEP": "mla", symbol: "8"})
+                self.assertEqual(verdict, "better" if kind in (other, None) else "invalid", (symbol, other))
+                self.assertIn(f"1-x: it has other {kind or 'training and validation'} rows than 0-mla, by {symbol}", text)
+
     def test_a_step_that_changes_the_data(self):
         verdict, text = self.verdict({"rows/training": 8.0}, config={"STEP": "mla", "TRAIN_BATCH": "8"})
         self.assertEqual(verdict, "better")
-        self.assertIn("1-x: it has other rows than 0-mla, by TRAIN_BATCH", text)
+        self.assertIn("1-x: it has other training rows than 0-mla, by TRAIN_BATCH", text)
 
     def test_runs_of_an_earlier_program(self):
         self.runs.add("e", "0-mla", 1, 3.0)
