@@ -260,8 +260,7 @@ def row_of(step, baseline):
                max((len(run.audits) for run in step.runs), default=0),
                [name for symbol, name in AUDITS.items() if step.config.get(symbol) == "n"],
                [list(audit) for audit in step.failed_audits],
-               no_oracle=any(audit[:2] == ("oracle", "no oracle") for run in step.runs
-                             for audit in run.audits), verified=count_sound(usable))
+               no_oracle=any(run.has_no_oracle for run in step.runs), verified=count_sound(usable))
 
 
 def count_sound(runs):

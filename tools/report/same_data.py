@@ -95,6 +95,7 @@ def exemptions(name, baseline, is_null, symbols, config):
 
 
 def lacking(runs):
-    missing = sum(not is_recorded(run) for run in runs)
+    missing = [run for run in runs if not is_recorded(run)]
     if missing:
-        yield f"data not recorded: {missing} of {len(runs)} runs, made by an earlier program"
+        why = "in a file of values without sums" if missing[0].is_of_values else "made by an earlier program"
+        yield f"data not recorded: {len(missing)} of {len(runs)} runs, {why}"
