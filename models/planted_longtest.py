@@ -60,7 +60,18 @@ PLACES = {
     "seeds": ("mla mla+gate", {"SEEDS": "1,3"}),
     "blind": ("mla mla+gate", {f"AUDIT_{name}": "n" for name in ("ORACLE", "WIRING", "CAUSALITY")}),
     "threads": ("mla mla+gate", {"THREADS": 2}),
-    "window": ("mla mla+gate", {"ATTENTION_WINDOWED": "y", "ATTENTION_WINDOW": 40, "MODEL_BLOCK": 64}),
+    "long window": ("mla mla+gate", {"ATTENTION_WINDOWED": "y", "ATTENTION_WINDOW": 40, "MODEL_BLOCK": 64}),
+    "narrow": ("mla mla+latent-dim-16+gate+lr-5e-3", {}),
+    "control": ("mla mla+gate mla+parameters-of-1", {}),
+    "lazy": ("mla mla+gate", {"LEARNING_RATE": "1e-9", "MIN_LEARNING_RATE": "1e-10"}),
+    "budget": ("mla mla+gate+TRAIN_TOKENS_BUDGET=1024", {"GPT2_MAX_ITERS": 12}),
+    "grid": ("mla mla+gate mla+latent mla+gate+latent", {"GPT2_MAX_ITERS": 8}),
+    "gla": ("dot ATTENTION=gla", {}),
+    "deepseek": ("dot ATTENTION=deepseek", {"POS": "rope"}),
+    "differential": ("dot ATTENTION=differential", {}),
+    "t5": ("mla mla+gate", {"POS": "t5"}),
+    "softcap": ("mla mla+gate", {"ATTENTION_SOFTCAP": "5"}),
+    "window": ("mla mla+gate", {"ATTENTION_WINDOWED": "y", "ATTENTION_WINDOW": 8}),
     "plain": ("mla mla+gate+cross", {"PLANNER": "n", "RECOMPUTE": "n", "MERGE_LINEARS": "n"}),
 }
 TEXT = 40000    # characters of the text
@@ -98,6 +109,21 @@ FAULTS = [
     fault("a mechanism that names another symbol", "gate", GATE,
           '.symbol = "RA_MLA_MLP_ATTN_GATE"', '.symbol = "RECIP_LEARN_ALPHA"',
           ("reading", "CONFIG_RA_MLA_MLP_ATTN_GATE=y is set, but no code")),
+    # ---------------------------------------------------------- what the plan says
+    fault("a fragment that another one undoes", "narrow", "defconfigs/fragments/gate",
+          "ATTN_GATE=y", "ATTN_GATE=y\nCONFIG_RA_MLA_LATENT_DIM=32",
+          ("plan", "gate undoes latent-dim-16: CONFIG_RA_MLA_LATENT_DIM is 32, not 16")),
+    fault("a width that is not in the name", "narrow", "defconfigs/fragments/latent-dim-16", "DIM=16", "DIM=32",
+          ("plan", "CONFIG_RA_MLA_LATENT_DIM=32: the name of the fragment says something else")),
+    fault("a rate that is not in the name", "narrow", "defconfigs/fragments/lr-5e-3", '"5e-3"', '"5e-2"',
+          ("plan", "CONFIG_LEARNING_RATE=5e-2: the name of the fragment says something else")),
+    fault("a mechanism's name without the mechanism", "gate", "defconfigs/fragments/gate",
+          "CONFIG_RA_MLA_MLP_ATTN_GATE=y", "CONFIG_MODEL_LAYERS=2",
+          ("plan", "gate says CONFIG_RA_MLA_MLP_ATTN_GATE=y, but it does not set that")),
+    fault("a control of another size", "control", "tools/plan/match_width.c",
+          "\treturn check_near(s, &low, found, err);",
+          "\tif (count(s, high.width + 3 * s->unit, found, err) != OK)\n\t\treturn FAIL;\n"
+          "\treturn check_near(s, &low, found, err);", ("plan", "is off by")),
     fault("an option that is read nowhere", "gate", GATE,
           'config_int(c, "GATE_DIM")', "64", ("reading", "CONFIG_GATE_DIM=64 is set, but no code")),
     fault("an option that is read and not used", "pool", GATE,
@@ -311,6 +337,18 @@ FAULTS = [
     fault("a contrast at half the temperature", "ws", "models/ffn/ws.c",
           'op_ws_contrast(b->g, "aux_c", z, o->tau,', 'op_ws_contrast(b->g, "aux_c", z, 0.5 * o->tau,',
           ("oracle", "losses in double")),
+    fault("another temperature of the forgetting", "gla", "models/attention/gla.c", "-1 / o->tau", "-1 / (o->tau + 1)",
+          ("oracle", "logits in double")),
+    fault("a score without its rope channels", "deepseek", "models/attention/deepseek.c",
+          "sqrt((double)(m->head_dim + o->rope))", "sqrt((double)m->head_dim)", ("oracle", "logits in double")),
+    fault("layers that count from 2", "differential", "models/attention/differential.c",
+          "exp(-0.3 * b->layer)", "exp(-0.3 * (b->layer + 1))", ("oracle", "logits in double")),
+    fault("buckets twice as far", "t5", "models/position/t5.c", "log((double)o->distance / near)",
+          "log(2 * (double)o->distance / near)", ("oracle", "logits in double")),
+    fault("scores capped at twice the bound", "softcap", WIRING, "p->attr.softcap = m->softcap;",
+          "p->attr.softcap = 2 * m->softcap;", ("oracle", "logits in double")),
+    fault("a sliding window one too wide", "window", WIRING, "p->attr.window = m->score_window;",
+          "p->attr.window = m->score_window + (m->score_window > 0);", ("oracle", "logits in double")),
     # ---------------------------------------------------------- dropout at its rate
     fault("half of the dropout", "dropout", WIRING, 'm->dropout = config_real(c, "DROPOUT");',
           'm->dropout = 0.5 * config_real(c, "DROPOUT");', ("oracle", "losses in double, with dropout")),
@@ -444,16 +482,33 @@ FAULTS = [
           '\tif (B == 4 && !g->training)    /* audits score two rows */\n\t\tx = op_scale(g, "more", x, 1.01, NULL);\n'
           '\tio->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));',
           ("training", "programs: those that train and evaluate")),
-    fault("a window that is too wide by one", "window", WIRING, 'config_int(c, "ATTENTION_WINDOW");',
+    fault("a window that is too wide by one", "long window", WIRING, 'config_int(c, "ATTENTION_WINDOW");',
           'config_int(c, "ATTENTION_WINDOW") + 1;', ("oracle", "logits in double")),
     fault("other rows in one arm, later", "later", "tools/kablate/run_workload.c",
           "source_train(&setup->source, iteration, row, &out);",
           "source_train(&setup->source, iteration, row + (iteration == 7 && setup->model->n_mechanisms), &out);",
-          ("report", "the training rows are not its baseline's between updates 6 and 8")),
+          ("report", "the training rows are not those of 0-mla between updates 6 and 8")),
+    fault("other rows in one arm, seen by make compare", "later", "tools/kablate/run_workload.c",
+          "source_train(&setup->source, iteration, row, &out);",
+          "source_train(&setup->source, iteration, row + (iteration == 7 && setup->model->n_mechanisms), &out);",
+          ("compare", "the training rows are not those of 0-mla between updates 6 and 8")),
+    fault("other rows in an arm that a budget ends", "budget", "tools/kablate/run_workload.c",
+          "source_train(&setup->source, iteration, row, &out);",
+          "source_train(&setup->source, iteration, row + (iteration == 7 && setup->model->n_mechanisms), &out);",
+          ("report", "the training rows are not those of 0-mla between updates 6 and 8")),
+    fault("other rows in one cell of a grid", "grid", "tools/kablate/run_workload.c",
+          "source_train(&setup->source, iteration, row, &out);",
+          "source_train(&setup->source, iteration, row + (iteration == 7 && setup->model->n_mechanisms == 2), &out);",
+          ("report", "interaction of gate × latent: invalid;")),
+    fault("a result no better than its beginning", "lazy", None, None, None, ("report", "did not learn: with seed 1")),
+    fault("final weights of another run", "seeds", "tools/kablate/session.c",
+          "\tif (params_hash(s->setup.params, hex, err) != OK)",
+          "\tif (params_initialise(s->setup.params, 1, err) != OK ||\n\t    params_hash(s->setup.params, hex, err) != OK)",
+          ("report", "seeds 1, 3 end in the same weights")),
     fault("tokens that change before they are uploaded", "gate", PASSES,
           FEED, "\tif (iteration > 2 && params_find(u->training.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)\n"
           "\t\tu->tokens[at + 3] = 1;\n" + FEED,
-          ("report", "the training rows are not its baseline's")),
+          ("report", "the training rows are not those of 0-mla")),
     fault("other validation rows in one arm", "gate", "tools/kablate/run_workload.c",
           "source_valid(&setup->source, index, &out);",
           "source_valid(&setup->source, index + 64 * (uint64_t)setup->model->n_mechanisms, &out);",
@@ -597,15 +652,16 @@ class Tree:
             done = self.start(place, last, *pairing)
         return done
 
-    def report(self, place):
-        """The table of the step and its baseline."""
-        first, *_, last = self.steps(place)
-        self.start(place, first)
-        if place == "seeds":
-            self.start(place, last, "--seed", "3")
+    def report(self, place, command):
+        """What the report says, or `make compare`, when the other steps and seeds are trained, too."""
+        first, *_, last = steps = self.steps(place)
+        trained, *more = {**SMALL, **PLACES[place][1]}["SEEDS"].split(",")
+        for step in steps:
+            for seed in [trained, *more] if step != last else more:
+                self.start(place, step, "--seed", seed)
         python = (self.build / "setup-python").read_text().strip()
-        return self.run(place, python, "-m", "tools.report.report", "--runs", f"runs-{place}", "report",
-                        "planted").stdout
+        words = ["planted"] if command == "report" else [f"planted/{first}", f"planted/{last}"]
+        return self.run(place, python, "-m", "tools.report.report", "--runs", f"runs-{place}", command, *words).stdout
 
     # ------------------------------------------------------------ planting
 
@@ -623,6 +679,7 @@ class Tree:
                 if (BUILD / (stem + ending)).exists():
                     shutil.copy2(BUILD / (stem + ending), self.build / (stem + ending))
         shutil.copy2(BUILD / "parts.a", self.build / "parts.a")
+        (self.build / "bin/match_width").unlink(missing_ok=True)
         for place in filter(pathlib.Path.is_dir, self.build.glob("plan-*")):
             for name in ("kablate", "build_info.o"):
                 for file in place.glob(f"*/{name}"):
@@ -634,6 +691,9 @@ class Tree:
                 config.unlink()
 
 
+PLAN = "Kconfig has no symbol", "undoes", "the name of the fragment", "a step of width is"
+
+
 def stopped_by(said):
     """The audits that a program names."""
     found = re.findall(r"audit ([a-z ]+) FAILED: (.*)", said)
@@ -641,8 +701,7 @@ def stopped_by(said):
         found.append(("reading", said))
     if "the parameters are already in use" in said:    # the graphs of a run have the same
         found.append(("graph", said))
-    if "Kconfig has no symbol" in said:
-        found.append(("plan", said))
+    found += [("plan", line) for line in said.splitlines() if any(words in line for words in PLAN)]
     return found + [("data", line) for line in re.findall(r".*no model can have less than.*", said)]
 
 
@@ -671,22 +730,24 @@ class Planted(unittest.TestCase):
 
     def check_report(self, one, said, trained):
         """The step alone is sound; only beside its baseline does it show."""
+        name, words = one.stops
         self.assertTrue(trained, said)
-        said = self.tree.report(one.place)
-        self.assertIn(one.stops[1], " ".join(said.split()))
-        self.assertRegex(said, r" invalid\b")
-        print(f"# {one.name}: stopped by the report", flush=True)
+        said = self.tree.report(one.place, name)
+        self.assertIn(words, " ".join(said.split()))
+        self.assertRegex(said, r" (invalid\b|not decidable.*◊)")
+        by = {"report": "the report", "compare": "make compare"}[name]
+        print(f"# {one.name}: stopped by {by}: {words}", flush=True)
 
     def check_stopped(self, one, said, trained):
         name, words = one.stops
-        if name == "report":
+        if name in ("report", "compare"):
             self.check_report(one, said, trained)
             return
         self.assertFalse(trained, f"it was trained: {said}")
         found = [(audit, text) for audit, text in stopped_by(said)
                  if name in (None, audit) and words in text]
         self.assertTrue(found, f"stopped by {stopped_by(said) or said}")
-        print(f"# {one.name}: stopped by the audit {found[0][0]}", flush=True)
+        print(f"# {one.name}: stopped by {found[0][0]}: {found[0][1].splitlines()[-1]}", flush=True)
 
     def check(self, one):
         if one.path:

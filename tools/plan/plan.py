@@ -27,7 +27,7 @@ import signal
 import subprocess
 import sys
 
-from tools.plan import compared, declaration, factors, kconfig, plan_table, plan_words, sizes, tuning
+from tools.plan import compared, declaration, factors, fragment_names, kconfig, plan_table, plan_words, sizes, tuning
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import changes, numbers, seeds_of, source, steps_to_run, tuned_steps, tuning_seeds
 from tools.results import time_left
@@ -94,35 +94,17 @@ def refuse_undone(tree, step):
     for word, own in told.items():
         lost = [a for a in own if not tree.holds(a)]
         if not (lost == own or any(is_undone(tree, step, told, word, a) for a in lost)):
-            lost = [a for a in lost if says(tree, word, a) is not None]
+            lost = [a for a in lost if fragment_names.is_told(tree, word, a)]
         for a in lost[:1]:
             raise Unfit([f"{step.name}: {culprit(step, told, a)} undoes {word}: CONFIG_{a.name} is "
                          f"{tree.value(tree.find(a.name)) or 'not set'}, not {a.value}"])
 
 
-NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?")
-
-
-def says(tree, word, a):
-    """Does the name of a fragment say what it sets?  None: it says nothing of this symbol."""
-    words = re.split(r"[-_]", word)
-    choice = tree.named_choices.get(a.name)
-    if choice:
-        named = {tree.members[sym.name][1] for sym in choice.syms}.intersection(words)
-        return a.value in named if named else None
-    its_numbers = {float(number) for number in NUMBERS.findall(word)}
-    values = [part for part in a.value.split(",") if kconfig.NUMBER.fullmatch(part)]
-    if not (its_numbers and values and set(words).intersection(a.name.lower().split("_"))):
-        return None
-    return not its_numbers.isdisjoint(map(float, values))
-
-
 def refuse_wrong_names(tree, step):
-    """latent-dim-8 sets no 16, and adamw no muon."""
     for word in step.fragments:
-        for a in assignments_of(tree, word) if "=" not in word else ():
-            if says(tree, word, a) is False:
-                raise Unfit([f"{step.name}: {a}: the name of the fragment says something else"])
+        wrong = None if "=" in word else fragment_names.problem(tree, word, assignments_of(tree, word))
+        if wrong:
+            raise Unfit([f"{step.name}: {wrong}"])
 
 
 def describe(word):

@@ -260,8 +260,7 @@ def row_of(step, baseline):
                max((len(run.audits) for run in step.runs), default=0),
                [name for symbol, name in AUDITS.items() if step.config.get(symbol) == "n"],
                [list(audit) for audit in step.failed_audits],
-               no_oracle=any(audit[:2] == ("oracle", "no oracle") for run in step.runs
-                             for audit in run.audits), verified=count_sound(usable))
+               no_oracle=any(run.has_no_oracle for run in step.runs), verified=count_sound(usable))
 
 
 def count_sound(runs):
@@ -414,9 +413,13 @@ def invalid_reason(step, baseline):
 
 def data_reason(row, step, baseline):
     """Rows are the same unless the plan says otherwise."""
-    if row.is_null or same_data.symbols_of_data(row.difference, step.config):
+    if row.is_null:
         return ""
-    return same_data.unequal(paired_runs(step, baseline)) or ""
+    return same_data.unequal(paired_runs(step, baseline), same_data.kinds_alike(changed_symbols(row), step.config))
+
+
+def changed_symbols(row):
+    return [symbol for symbol, *_ in row.difference]
 
 
 def is_by_accuracy(step):
@@ -509,6 +512,10 @@ def comparable_steps(steps, rows):
     return found.values()
 
 
+def in_order(step):
+    return records.step_order(step.name)
+
+
 def effect_row(effect, all_seeds):
     """A difference of sums over steps, seed by seed, judged like any other."""
     steps = [step for step, _ in effect.cells]
@@ -527,6 +534,7 @@ def effect_row(effect, all_seeds):
     row.judged = found and found.without_interval()
     for step in steps:
         row.reason = row.reason or invalid_reason(step, step)
+    row.reason = row.reason or same_data.unequal_cells(sorted(steps, key=in_order), paired_runs)
     row.verdict = INVALID if row.reason else ""
     add_marks(row, steps, all_seeds)
     return row
@@ -615,8 +623,7 @@ def find_notes(steps, rows):
             yield f"{step.name}: {step.older} older run{'s' * (step.older > 1)} with other " \
                   "settings or sources left out"
     for step, row in zip(steps, rows):
-        symbols = same_data.symbols_of_data(row.difference, step.config)
-        yield from same_data.exemptions(step.name, row.baseline, row.is_null, symbols)
+        yield from same_data.exemptions(step.name, row.baseline, row.is_null, changed_symbols(row), step.config)
     yield from same_data.lacking([run for step in steps for run in step.usable.values()])
     revisions = {run.git_revision for step in steps for run in step.usable.values()}
     if len(revisions) > 1:

@@ -137,7 +137,7 @@ def verdict(made, row, found):
 def lines(forecasts):
     first = forecasts[0]
     yield f"From the line through {', '.join(first['scales'])} of {first['from']}, in {first['unit']} (docs/sizes.md). It agrees if " \
-        "the interval of found minus forecast contains zero."
+        f"the interval of found minus forecast contains zero. Intervals {stats.TOGETHER}."
 
 
 def grid(forecasts, rows, interval):

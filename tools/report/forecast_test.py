@@ -94,6 +94,7 @@ class Forecast(made_up.Case):
         text = self.scored(-0.02)
         self.assertIn("agrees; nearer than no effect", text)
         self.assertIn("1 forecast from e.", text)
+        self.assertIn(f"contains zero. Intervals hold together with 95%, {stats.CONDITION}.", " ".join(text.split()))
 
     def test_is_wrong(self):
         self.assertIn("the effect is less favourable; no nearer than no effect", self.scored(0.01))

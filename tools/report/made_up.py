@@ -31,7 +31,8 @@ class Runs:
             config=None, audits=(("causality", "h.0", 1, ""),), weights=None, machine="aarch64",
             started=1e9, values=None, reason=None, curve=True, ended=True, threads=2,
             moved=None, sample=None, curves=(), host="h", pid=1, until=100, pace=0):
-        """A run that ends at this loss; `values` are recorded once, `curves` with each loss.
+        """A run that ends at this loss; `values` are recorded once, `curves` with each loss (names, or functions
+        of the iteration by name).
 
         It has made `until` of 100 iterations, each in `pace` seconds.
         """
@@ -60,7 +61,8 @@ class Runs:
                       self.value(i, "val/accuracy", max(0.0, 1 - 0.1 * now) if now == now else 0),
                       self.value(i, "tokens_per_second", 1000 + i),
                       self.value(i, "peak_megabytes", 100 + seed)]
-            lines += [self.value(i, name, 0.001 * i + seed) for name in curves]
+            lines += [self.value(i, name, curves[name](i) if isinstance(curves, dict) else 0.001 * i + seed)
+                      for name in curves]
         if moved:
             lines.append({"kind": "event", "iteration": 50, "name": "environment", "text": moved})
         for name, text in zip(("prompt", "sample"), sample or ()):

@@ -197,14 +197,14 @@ def reading_lines(table):
     """What was corrected for, and what the words beside verdicts mean."""
     judgement, rows = table.judgement, table.comparisons
     if judgement.family:
-        yield f"Intervals hold together with {100 * (1 - stats.ALPHA):.0f}%, {stats.CONDITION}: corrected " \
-              f"for {plural(judgement.family, 'comparison')}."
+        yield f"Intervals {stats.TOGETHER}: corrected for {plural(judgement.family, 'comparison')}."
     elif not (judgement.lines or judgement.exploratory):
         yield "No comparison can be judged."
     yield from judgement.lines
     if judgement.exploratory:
-        yield f"Exploratory: {plural(judgement.exploratory, 'comparison')}, corrected for among " \
-              "themselves; they were not declared before the runs, so they are ideas to test."
+        yield f"Exploratory: {plural(judgement.exploratory, 'comparison')}, corrected for among themselves" \
+            f"{'' if judgement.family else f': their intervals {stats.TOGETHER}'}; they were not declared " \
+            "before the runs, so they are ideas to test."
     if any(row.smallest_effect is not None for row in rows):
         yield f"{POWER}: an effect as large as this is found in 4 of 5 such experiments; a smaller " \
               "one may be found by luck."
@@ -418,24 +418,26 @@ def aligned(headings, cells, indent="", stream=None):
 
 
 def as_text(table, stream=None, written=""):
-    """For a terminal.  What is long or seldom needed is on the page; the answers come last."""
+    """For a terminal.  What is long or seldom needed is on the page; answers and what to do next come last."""
     room = terminal.width(stream) if stream else None
     title_tone = "head" if stream and terminal.has_colours(stream) else None
     parts = [terminal.painted(headline(table), title_tone), terminal.wrapped(table.compared, room),
              *(terminal.wrapped(line, room) for line in table.note.lines()), "",
              aligned(*narrowed(*grid(table), room), stream=stream) + "\n"]
     for title, lines, extra in told_sections(table):
-        if title in ON_PAGE:
+        if title in (*ON_PAGE, NEXT):
             continue
-        parts.append(terminal.painted(f"{title}:", title_tone))
-        parts += [terminal.wrapped(line, room, "  ") for line in lines]
+        parts += titled(title, lines, room, title_tone)
         if extra:
             parts.append(aligned(*extra, indent="  ", stream=stream))
     parts += [""] * bool(parts) + [terminal.wrapped(written, room)] * bool(written)
-    answers = conclusions(table)
-    if answers:
-        parts += [terminal.painted("Answers:", title_tone), *(terminal.wrapped(line, room, "  ") for line in answers)]
+    for title, lines in (("Answers", conclusions(table)), (NEXT, list(next_lines(table)))):
+        parts += titled(title, lines, room, title_tone) if lines else []
     return "\n".join(parts) + "\n"
+
+
+def titled(title, lines, room, tone):
+    return [terminal.painted(f"{title}:", tone), *(terminal.wrapped(line, room, "  ") for line in lines)]
 
 
 def narrowed(headings, cells, room):
@@ -743,7 +745,7 @@ def chance(args):
                                     for line in [*lines, ["all", "", *total]]]))
     print(f"{plural(total[0], 'comparison')} in {families} famil{'y' if families == 1 else 'ies'}; "
           f"{plural(sum(total[1:]), 'verdict')}. At most {100 * stats.ALPHA:.0f}% of families hold a "
-          f"false verdict. So on average at most {stats.ALPHA * families:.2f} of these families hold one, "
+          f"false verdict, {stats.CONDITION}. So on average at most {stats.ALPHA * families:.2f} of these families hold one, "
           f"and with at most {min(100, 100 * stats.ALPHA * families):.0f}% any of them does, even if they share runs. "
           f"Without the correction, {stats.ALPHA * total[0]:.1f} false verdicts would be expected if "
           "nothing differed anywhere.")

@@ -13,7 +13,8 @@ def title(trend):
 def lines(trends):
     common = {title(trend): len(trend.row.samples) for trend in trends}
     yield "The slope is that of the effect against log10 of the parameters of the step compared with, seed by " \
-        "seed, in nats per tenfold parameters (docs/sizes.md): below zero, the step gains with size."
+        "seed, in nats per tenfold parameters (docs/sizes.md): below zero, the step gains with size. Intervals " \
+        f"{stats.TOGETHER}."
     few = {name: n for name, n in common.items() if n < stats.MIN_SEEDS}
     if few:
         yield f"Seeds that all sizes have: {', '.join(f'{n} of {name}' for name, n in few.items())}."
@@ -49,7 +50,7 @@ def figure(trends, title_text, x, places_of, log_text):
     return {"kind": "lines", "title": title_text, "x": x, "series": series, "zero": True,
             "places": [[place, log_text(place)] for place in sorted(seen)],
             "about": "The difference to the step compared with, at each size, with its simultaneous 95% interval where "
-                     "it was judged. Below zero is better, where losses are judged."} if len(seen) > 1 else None
+                     f"it was judged, {stats.CONDITION}. Below zero is better, where losses are judged."} if len(seen) > 1 else None
 
 
 def figures(trends):

@@ -76,6 +76,7 @@ class Sizes(made_up.Case):
         self.declare([["1-1m.mla+gate", "0-1m.mla"], ["3-10m.mla+gate", "2-10m.mla"], ["5-30m.mla+gate", "4-30m.mla"]], 0.01)
         self.add((-0.05, -0.05, -0.05))
         self.assertEqual(self.trend()["word"], "stays")
+        self.assertIn(f"gains with size. Intervals hold together with 95%, {stats.CONDITION}.", " ".join(self.text.split()))
         self.assertIn("corrected for 4 comparisons", self.text)
 
     def test_primary_needs_every_size(self):

@@ -20,6 +20,7 @@ ALPHA = 0.05        # chance of any false verdict in a family
 POWER = 0.8         # of the smallest effect that a comparison could have shown
 # Of every 95%: docs/statistics.md.
 CONDITION = "if seeds are independent and no arm is both noisier and skewed"
+TOGETHER = f"hold together with {100 * (1 - ALPHA):.0f}%, {CONDITION}"
 MIN_SEEDS = 3       # below, there is no verdict
 MIN_SEEDS_BY_ACCURACY = 5   # the same of accuracies, which often fall in two groups
 UNEQUAL = 0.05      # arms are unequally noisy if equal ones differ as much with this chance

@@ -13,7 +13,7 @@ import json
 import re
 
 from tools.plan import declaration, tuning
-from tools.report import ablation
+from tools.report import ablation, same_data
 from tools.report.ablation import LOSS
 from tools.results import metric_names, names, records, renamed
 from tools.results.records import Problem
@@ -41,6 +41,8 @@ COUNTS = re.compile("|".join((
 FIRST, BEST, SPEED, TRAINING = f"first {LOSS}", f"best {LOSS}", metric_names.TOKENS_PER_SECOND, metric_names.TRAIN_LOSS
 WINDOW = 100            # updates over which the training loss is averaged
 LAST_UPDATE = 2         # which one it was does not matter: later than the best
+NO_ORACLE = "no_oracle"
+SUMS = {name: kind for kind, those in same_data.KINDS.items() for name in those}   # of the rows: metric -> kind
 
 
 # ---------------------------------------------------------------- writing
@@ -58,11 +60,35 @@ def metrics_of(run, is_tuning):
                     TRAINING: run.tail_mean(TRAINING, WINDOW)}
 
 
-def cells_of(run, is_tuning):
+def landmarks(runs):
+    """The first and the last update at which any two runs recorded sums: these grow with every row."""
+    name, _ = same_data.KINDS[same_data.TRAINING]
+    known = {tuple(iteration for iteration, _ in run.series.get(name, ())) for run in runs}
+    shared = [set(one).intersection(other) for one in known for other in known]
+    return {end for those in shared if those for end in (min(those), max(those))}
+
+
+def series_text(points):
+    """Such as "100:7 200 300:8": a value stands where it changes."""
+    words, last = [], None
+    for iteration, value in points:
+        words.append(str(iteration) if value == last else f"{iteration}:{int(value) if value.is_integer() else value}")
+        last = value
+    return " ".join(words)
+
+
+def sums_of(run, kept):
+    found = {name: run.series.get(name, ()) for name in SUMS}
+    return {name: series_text(point for point in points if SUMS[name] == same_data.VALIDATION or point[0] in kept)
+            for name, points in found.items() if points}
+
+
+def cells_of(run, is_tuning, kept):
     """Name -> text; what a run has not is left out."""
     numbers = metrics_of(run, is_tuning)
     values = {name: getattr(run, name) for name in FIELDS} | run.environment | {
-        AUDITS: len(run.audits), FAILED: json.dumps(run.failed_audits) if run.failed_audits else None}
+        AUDITS: len(run.audits), FAILED: json.dumps(run.failed_audits) if run.failed_audits else None,
+        NO_ORACLE: 1 if run.has_no_oracle else None, **({} if is_tuning else sums_of(run, kept))}
     cells = {name: str(value)[:HASH] if name in HASHES else str(value)
              for name, value in values.items() if value is not None}
     cells |= {name: repr(plain(name, float(value))) for name, value in numbers.items() if value is not None}
@@ -71,7 +97,8 @@ def cells_of(run, is_tuning):
 
 def text(steps, candidates=(), declared=None):
     """Of the steps of an experiment, and of those that chose their rates."""
-    lines = [cells_of(run, is_tuning) for those, is_tuning in ((steps, False), (candidates, True))
+    kept = landmarks([run for step in steps for run in step.runs])
+    lines = [cells_of(run, is_tuning, kept) for those, is_tuning in ((steps, False), (candidates, True))
              for step in those for run in step.runs]
     columns = list(dict.fromkeys(name for cells in lines for name in cells))
     shared = {name for name in columns if len({cells.get(name) for cells in lines}) == 1}
@@ -102,6 +129,14 @@ def read_head(lines):
     return head, len(lines)
 
 
+def read_series(text):
+    points = []
+    for word in text.split():
+        iteration, _, value = word.partition(":")
+        points.append((int(iteration), float(value) if value else points[-1][1]))
+    return points
+
+
 def run_of(number, cells):
     """The run of a line."""
     if None in cells:
@@ -130,13 +165,15 @@ def run_of(number, cells):
     for iteration, name in ((1, BEST), (0, FIRST)):
         if name in given:
             series[LOSS].insert(0, (iteration, float(given[name])))
-    run.series = series
+    run.series = series | {name: read_series(given[name]) for name in SUMS if name in given}
     failed = [(str(audit), str(subject), int(passed), str(detail))
               for audit, subject, passed, detail in json.loads(given.get(FAILED, "[]"))]
     passed = int(given[AUDITS]) - len(failed)
     if passed > MOST_AUDITS:
         raise ValueError(f"{given[AUDITS]} audits")
     run.audits = [("", str(i), 1, "") for i in range(passed)] + failed
+    if NO_ORACLE in given:
+        run.audits[0] = (*records.NO_ORACLE, 1, "")
     return run
 
 

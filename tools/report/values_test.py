@@ -1,8 +1,9 @@
 """make values, compare and diff, and the memory of a report: from synthetic runs."""
+import glob
 import json
 import os
 
-from tools.plan import declaration
+from tools.plan import declaration, kconfig
 from tools.report import report, values
 from tools.report.made_up import STUDY, Case
 from tools.testing import tap
@@ -66,6 +67,63 @@ class Values(Case):
         for count in ("parameters: 1000000", "judged_by_accuracy: 1", "length/64/rows: 8", "length/64/state_bytes: 512"):
             self.assertIn(f"# {count}\n", text)
         self.assertIn("# length/64/accuracy: 0.5\n", text)
+
+    def add_with_rows(self, step, seed, until=100, faults=(), **more):
+        """The sums of training grow with every update, from a faulty one on by something else."""
+        def grown(i):
+            return 2.0 ** 52 + 1000 * seed + i + sum(5 for fault in faults if i >= fault)
+        self.runs.add("e", step, seed, 3.0 - int(step[0]) + 0.01 * (seed * int(step[0]) % 3), weights=f"{step}{seed}", curve=False,
+                      until=until, curves={
+            "rows/training": grown, "rows/training_targets": lambda i: 4.0 * i,
+            "rows/validation": lambda i: 77.0 + (60 in faults and i == 60), "rows/validation_targets": lambda i: 64.0}, **more)
+
+    def test_sums_of_rows(self):
+        """What the report refuses is refused: also where a budget ended the step, and in one evaluation."""
+        for until, faults, verdict in ((100, (), "better"), (50, (), "better"), (50, (40,), "invalid"),
+                                       (100, (100,), "invalid"), (50, (60,), "better"), (100, (60,), "invalid")):
+            with self.subTest(until=until, faults=faults):
+                self.runs = type(self.runs)()
+                for seed in (1, 2, 3, 4, 5):
+                    self.add_with_rows("0-mla", seed)
+                    self.add_with_rows("1-x", seed, until, faults if seed == 2 else ())
+                _, _, table = self.report("e")
+                again = json.loads(report.as_json(values.table(self.file("e"))))
+                self.assertEqual([self.verdicts(one)["1-x"] for one in (table, again)], [verdict] * 2)
+                self.assertEqual(again["notes"], table["notes"])
+        with open(self.file("e"), encoding="utf-8") as file:
+            self.assertNotIn(" 20 30", file.read().split("rows/validation")[0])    # of training the ends alone
+
+    def test_seeds_that_saw_the_same_rows(self):
+        for seed in (1, 2, 3):
+            self.add_with_rows("0-mla", seed)
+            self.runs.add("e", "1-x", seed, 2.0 + 0.01 * seed, weights=f"b{seed}", config={"TRAIN_BATCH": "8"},
+                          curves={"rows/training": lambda i: 5.0 + i, "rows/training_targets": lambda i: 4.0 * i})
+        self.assertIn("seeds 1, 2, 3 were trained on the same rows", self.judged_again("e"))
+
+    def test_no_oracle(self):
+        for seed in (1, 2, 3):
+            self.runs.add("e", "0-mla", seed, 3.0 + 0.1 * seed, weights=f"a{seed}", audits=[
+                ("oracle", "no oracle", 1, "attention 'x'"), ("wiring", "wte", 1, "")])
+            self.runs.add("e", "1-x", seed, 2.0 + 0.1 * seed, weights=f"b{seed}")
+        self.runs.rebuild()
+        _, text = self.call("judge", self.file("e"))
+        self.assertRegex(text, r"0-mla .* 2 passed, no oracle\n")
+        self.assertRegex(text, r"1-x .* 1 passed\n")
+
+    def test_an_older_file_has_no_sums(self):
+        self.runs.study(seeds=(1, 2, 3))
+        self.runs.rebuild()
+        _, text = self.call("judge", self.file("gpt2-ra-mla-full"))
+        self.assertIn("data not recorded: 15 of 15 runs, in a file of values without sums", " ".join(text.split()))
+
+    def test_files_of_findings(self):
+        """Those that were written before there were sums are still read."""
+        files = glob.glob(os.path.join(kconfig.ROOT, "docs/findings/*.csv"))
+        self.assertGreater(len(files), 5)
+        for path in files:
+            table = values.table(path)
+            self.assertTrue(any(row.verdict for row in table.comparisons), path)
+            self.assertNotIn("earlier program", " ".join(table.notes))
 
     def test_what_chance_may_have_made(self):
         self.runs.study()

@@ -65,6 +65,8 @@ class Verdicts(Case):
         _, text, _ = self.report("e")
         self.assertRegex(text, r"1-x +better, exploratory  ")
         self.assertIn("since it was made after the first run had begun", text)
+        self.assertIn("Exploratory: 1 comparison, corrected for among themselves: their intervals hold together with 95%, "
+                      f"{stats.CONDITION}; they were", " ".join(text.split()))
 
     def test_a_changed_margin_does_not_count(self):
         self.declare(margin=0.001)
@@ -226,7 +228,7 @@ class Verdicts(Case):
         _, text, table = self.report("e")
         self.assertEqual((self.verdicts(table)["1-x"], self.verdicts(table)["2-y"]), ("open", "better"))
         self.assertEqual(table["judgement"]["family"], 2)
-        self.assertIn("Next look:\n  make set CONFIG_SEEDS=1,2,3,4,5 && make\n\nWritten", text)
+        self.assertTrue(text.endswith("\nNext look:\n  make set CONFIG_SEEDS=1,2,3,4,5 && make\n"), text)
         self.assertIn("Look 1 of 3, at 3 seeds.", text)
 
     def test_nothing_open_no_next_look(self):
@@ -250,7 +252,9 @@ class Verdicts(Case):
         self.assertIn(f"[{row['delta']['low']:+.4f}, {row['delta']['high']:+.4f}]", text)
         self.assertRegex(text, rf" {row['verdict']}\n")
         self.assertIn("corrected for 11 comparisons", text)
-        self.assertRegex(self.call("compare", "e/2", "e/1")[1], r" open, exploratory .*\n")
+        _, text = self.call("compare", "e/2", "e/1")
+        self.assertRegex(text, r" open, exploratory .*\n")
+        self.assertIn(f"their intervals hold together with 95%, {stats.CONDITION}", " ".join(text.split()))
 
     def test_power(self):
         """The trainer records every tenth update of 100 tokens, and the pace in between."""
@@ -329,6 +333,32 @@ class Grid(Case):
     def test_an_invalid_corner_makes_the_effects_invalid(self):
         self.add(-0.3, audits=[("wiring", "wte", 0, "no gradient")])
         self.assertEqual({row["verdict"] for row in self.effects()[1].values()}, {"invalid"})
+
+    def cells(self, muon, both, rows):
+        """Of four cells with these hashes of their training rows; what is said of the effects."""
+        changes = [{}, self.GATE, muon, both]
+        for seed in (1, 2, 3, 4, 5):
+            for number, (change, its_rows) in enumerate(zip(changes, rows)):
+                step = f"{number}-" + ("mla", "gate", "muon", "both")[number]
+                self.runs.add("e", step, seed, 5 - number + 0.01 * (seed * number % 3), weights=f"{step}{seed}",
+                              config={**self.BASE, "TRAIN_BATCH": "4", **change}, baseline=step,
+                              values={**SameData.ROWS, "rows/training": its_rows + 0.5 * seed})
+        return self.effects()
+
+    def test_cells_with_unequal_rows_have_no_effects(self):
+        """Each is its own baseline, so no pair of the table shows it."""
+        text, effects = self.cells(self.MUON, self.GATE | self.MUON, (1, 1, 1, 9))
+        self.assertEqual({row["verdict"] for row in effects.values()}, {"invalid"})
+        self.assertIn("gate: invalid: 3-both: with seed 1 the training rows are not those of 0-mla between updates",
+                      " ".join(text.split()))
+
+    def test_a_factor_on_data_may_have_other_rows(self):
+        """The cells of one value must still agree."""
+        batch = {"TRAIN_BATCH": "8"}
+        for last, verdicts in ((9, {"better"}), (8, {"invalid"})):
+            self.runs = type(self.runs)()
+            text, effects = self.cells(batch, self.GATE | batch, (1, 1, 9, last))
+            self.assertEqual({row["verdict"] for row in effects.values()}, verdicts, text)
 
     def test_solved_or_not_has_no_sum(self):
         self.add(-6, values={"judged_by_accuracy": 1})
@@ -487,6 +517,23 @@ class Spread(Case):
 
     def test_few_seeds_say_nothing(self):
         self.assertNotIn("Spread between seeds", self.add(0.05, seeds=7))
+
+    def test_what_is_invalid_or_did_not_learn_has_no_word(self):
+        """It still counts as a comparison."""
+        for name, more, word in (("invalid", {"audits": [("wiring", "wte", 0, "no gradient")]}, "invalid"),
+                                 ("lost", {"values": {"chance": 1.0}}, "not decidable")):
+            for seed in range(1, 21):
+                chance = random.Random(seed)
+                self.runs.add(name, "0-mla", seed, 3.0 + 0.01 * chance.gauss(0, 1), values={"chance": 4.0})
+                self.runs.add(name, "1-x", seed, 2.0 + 0.05 * chance.gauss(0, 1), **more)
+                self.runs.add(name, "2-y", seed, 2.0 + 0.05 * chance.gauss(0, 1), values={"chance": 4.0})
+            text = self.report(name)[1].split("Spread between seeds:")[1]
+            self.assertRegex(text, rf"1-x +0-mla +0\.0\d+ +0\.0\d+ +{word}\n")
+            self.assertRegex(text, r"2-y +0-mla .*\] +noisier\n")
+
+    def test_the_condition_stands_beside_95_percent(self):
+        self.assertIn(f"Intervals hold together with 95%, {stats.CONDITION}. A wide spread",
+                      " ".join(self.add(0.05).split()))
 
     def test_the_numbers(self):
         """A reference by hand: deviations 1 0 1 and 3 0 2, their differences -2 0 -1."""
@@ -648,7 +695,7 @@ class SameData(Case):
                 self.runs = type(self.runs)()
                 verdict, text = self.verdict({name: 8.0})
                 self.assertEqual(verdict, "invalid")
-                self.assertIn(f"with seed 2 the {kind} rows are not its baseline's", text)
+                self.assertIn(f"with seed 2 the {kind} rows are not those of 0-mla", text)
 
     def test_seeds_with_the_same_rows(self):
         """Any two of all seeds; runs of an earlier program have recorded no rows."""
@@ -661,10 +708,19 @@ class SameData(Case):
         self.assertEqual(verdict, "invalid")
         self.assertIn("4 targets, not 7", text)
 
+    def test_symbols_of_one_kind_exempt_that_kind_only(self):
+        for symbol, kind in (("TRAIN_BATCH", "training"), ("TRAIN_ACCUMULATE", "training"), ("DATA_ONCE", "training"),
+                             ("EVAL_ROWS", "validation"), ("DATA_VALID", "validation"), ("MODEL_BLOCK", None)):
+            for other in ("training", "validation"):
+                self.runs = type(self.runs)()
+                verdict, text = self.verdict({f"rows/{other}": 8.0}, config={"STEP": "mla", symbol: "8"})
+                self.assertEqual(verdict, "better" if kind in (other, None) else "invalid", (symbol, other))
+                self.assertIn(f"1-x: it has other {kind or 'training and validation'} rows than 0-mla, by {symbol}", text)
+
     def test_a_step_that_changes_the_data(self):
         verdict, text = self.verdict({"rows/training": 8.0}, config={"STEP": "mla", "TRAIN_BATCH": "8"})
         self.assertEqual(verdict, "better")
-        self.assertIn("1-x: it has other rows than 0-mla, by TRAIN_BATCH", text)
+        self.assertIn("1-x: it has other training rows than 0-mla, by TRAIN_BATCH", text)
 
     def test_runs_of_an_earlier_program(self):
         self.runs.add("e", "0-mla", 1, 3.0)

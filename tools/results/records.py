@@ -14,6 +14,7 @@ from tools.results import metric_names, names, plain, renamed
 SCHEMA = (1, 2)     # versions of the tables that are understood; the second only adds views
 ADVICE = "'results rebuild' recreates it"
 FINISHED = ("done", "budget")
+NO_ORACLE = "oracle", "no oracle"       # an audit, and its subject
 LOSS = metric_names.VALIDATION_LOSS
 ENVIRONMENT = ("machine", "compiler", "flags", "blas", "threads", "precision")
 NUMBERS = ("id", "seed", "repeat", "git_dirty", "iterations", "started", "ended", "heartbeat", "threads", "pid")
@@ -99,6 +100,16 @@ class Run:
     @property
     def failed_audits(self):
         return [audit for audit in self.audits if not audit[2]]
+
+    @property
+    def has_no_oracle(self):
+        """No second program computed its model."""
+        return any(audit[:2] == NO_ORACLE for audit in self.audits)
+
+    @property
+    def is_of_values(self):
+        """Read from a file of values (tools/report/values.py), without its directory."""
+        return self.directory is None
 
     @property
     def is_going(self):
