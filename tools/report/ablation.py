@@ -246,6 +246,7 @@ NUMBERS = {
     metric_names.PARAMETERS: last_of(metric_names.PARAMETERS),
     metric_names.FLOPS_PER_TOKEN: last_of(metric_names.FLOPS_PER_TOKEN),
     metric_names.PEAK_MEGABYTES: last_of(metric_names.PEAK_MEGABYTES),
+    metric_names.DEVICE_MEGABYTES: last_of(metric_names.DEVICE_MEGABYTES),
     metric_names.TOKENS_PER_SECOND: median_speed,
     metric_names.DECODE_TOKEN_BYTES: last_of(metric_names.DECODE_TOKEN_BYTES),
 }

@@ -194,6 +194,19 @@ class Unusual(Case):
         self.runs.add("f", "1-x", 2, 3.0)
         self.assertEqual(self.report("f")[2]["unfinished"], ["complete: no seed of two steps"])
 
+    def test_memory_of_a_gpu(self):
+        """Beside the host's, where there is a GPU."""
+        self.runs.add("e", "0-mla", 1, 3.0)
+        _, text, _ = self.report("e")
+        self.assertIn("peak MB", text)
+        self.assertNotIn("GPU MB", text)
+        for seed, megabytes in ((1, 311), (2, 317)):
+            self.runs.add("g", "0-mla", seed, 3.0, values={"device_megabytes": megabytes})
+        _, text, table = self.report("g")
+        self.assertEqual(table["rows"][0]["numbers"]["device_megabytes"]["mean"], 314)
+        self.assertRegex(text, r"peak MB +GPU MB")
+        self.assertRegex(text, r" 10[12] +314 ")
+
     def test_an_interrupted_run_is_no_problem(self):
         for step, seed in (("0-mla", 1), ("0-mla", 2), ("1-x", 1)):
             self.runs.add("e", step, seed, 3.0)
