@@ -66,9 +66,9 @@ emulated_scripts_need := $(addprefix $(O)/,$(emulated_tests)) \
 	$(if $(shell command -v $(firstword $(CXX)) 2>/dev/null),$(emulated_library) $(emulated_replicas) $(emulated_test))
 $(call results,$(emulated_scripts)): $(emulated_scripts_need)
 tests-built: $(if $(filter $(emulated_scripts),$(chosen_tests)),$(emulated_scripts_need))
-# Training on it, with calls that fail.
-emulated_faults := $(addprefix tools/kablate/gpu_fault_,longtest.py soaktest.py)
-emulated_faults_need := $(filter $(emulated_library),$(emulated_scripts_need))
+# Training on it, with calls that fail, and with replicas.
+emulated_faults := $(addprefix tools/kablate/,gpu_fault_longtest.py gpu_fault_soaktest.py replicas_longtest.py)
+emulated_faults_need := $(filter $(emulated_library) $(emulated_replicas),$(emulated_scripts_need))
 $(call results,$(emulated_faults)): $(emulated_faults_need)
 tests-built: $(if $(filter $(emulated_faults),$(chosen_tests)),$(emulated_faults_need))
 
