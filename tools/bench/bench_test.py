@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import unittest
 import unittest.mock
 
 from tools.bench import (bench, bench_compare, bench_decode, bench_decode_rows, bench_forms, bench_process,
-                         bench_result, bench_rows, bench_scaling, op_profile)
+                         bench_result, bench_rows, bench_scaling, bench_worker, op_profile)
 from tools.plan import kconfig
 from tools.report import decoding
 from tools.testing import tap
@@ -435,6 +436,30 @@ class Process(unittest.TestCase):
         kconfig.write_text(self.config, "CONFIG_THREADS=1\n")
         with self.assertRaisesRegex(bench_process.Lost, "there is no symbol CONFIG_"):
             self.start(self.config)
+
+
+class Worker(unittest.TestCase):
+    SHORT = "CONFIG_GPT2_MAX_ITERS=4,CONFIG_AUDIT_ORACLE=n,CONFIG_AUDIT_WIRING=n,CONFIG_AUDIT_CAUSALITY=n"
+
+    def step(self, directory, backend):
+        with unittest.mock.patch.dict(os.environ, {"NVCC": ""}):
+            return bench_worker.Step(pathlib.Path(directory), argparse.Namespace(build=BUILD, backend=backend, set=self.SHORT))
+
+    def test_a_gpu_trains_replicas(self):
+        with tempfile.TemporaryDirectory() as directory:
+            self.assertEqual(self.step(directory, "cuda").values["REPLICAS"], "y")
+
+    def test_shares(self):
+        """Of the seconds of training: those that its operations and bytes need."""
+        with tempfile.TemporaryDirectory() as directory:
+            step = self.step(directory, "cpu")
+            least = step.least_seconds(argparse.Namespace(build=BUILD, backend="cpu", torch=None))
+            times = bench_worker.measure(step, 2)
+        self.assertEqual(list(least), ["of products", "of bytes"])
+        line = bench_worker.row(step, 2, times, least)
+        self.assertEqual(line[0], "2")
+        self.assertEqual(line[-2:], [f"{200 * seconds / times['training']:.1f}%" for seconds in least.values()])
+        self.assertTrue(all(0 < float(share.rstrip("%")) < 150 for share in line[-2:]), line)
 
 
 class Names(unittest.TestCase):

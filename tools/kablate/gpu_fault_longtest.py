@@ -31,6 +31,8 @@ from tools.testing import tap
 tearDownModule = train_test.tearDownModule
 
 ON_GPU = os.environ.get("KABLATE_TEST_BACKEND") == "cuda"
+# For one run, and for replicas.
+KINDS = ("", "_replicas")
 LIBRARY = OUTPUT / ("kablate_cuda.so" if ON_GPU else "kablate_emulated.so")
 WHY_NOT = None if LIBRARY.exists() else f"{LIBRARY.name} is not built"
 
@@ -43,9 +45,10 @@ TINY = {**train_test.SETTINGS, "BACKEND": "cuda", "PRECISION": "float32", "MODEL
 
 def with_library(binary):
     """It looks for the library beside itself first: there it may be the emulated one, and other users can read it."""
-    library = binary.parent / "kablate_cuda.so"
-    if not library.exists():
-        shutil.copy(LIBRARY, library)
+    for kind in KINDS:
+        library = binary.parent / f"kablate_cuda{kind}.so"
+        if not library.exists():
+            shutil.copy(LIBRARY.with_stem(LIBRARY.stem + kind), library)
     return binary
 
 

@@ -757,22 +757,33 @@ static int rank_of(enum train_end end)
 	return rank;
 }
 
-/* A run that is alone passes its failure on. */
+/* Have all runs the same failure, such as a device that is lost? */
+static bool failed_alike(const struct worker *w)
+{
+	for (int i = 0; i < w->n; i++)
+		if (w->sessions[i].end != TRAIN_FAILED ||
+		    strcmp(w->sessions[i].reason.text, w->sessions[0].reason.text) != 0)
+			return false;
+	return true;
+}
+
+/* A failure of all runs is passed on, and told once. */
 static enum status summarise(struct worker *w, enum train_end *end, struct error *err)
 {
 	*end = TRAIN_DONE;
+	if (failed_alike(w)) {
+		*err = w->sessions[0].reason;
+		return FAIL;
+	}
 	for (int i = 0; i < w->n; i++) {
 		const struct session *s = &w->sessions[i];
 
 		if (rank_of(s->end) > rank_of(*end))
 			*end = s->end;
-		if (s->end == TRAIN_FAILED && w->n > 1)
+		if (s->end == TRAIN_FAILED)
 			progress_message(&w->progress, "%s: %s", s->label, s->reason.text);
 	}
-	if (w->n > 1 || *end != TRAIN_FAILED)
-		return OK;
-	*err = w->sessions[0].reason;
-	return FAIL;
+	return OK;
 }
 
 enum status worker_run(struct run_setup *setup, const struct wanted_run *wanted, int n,

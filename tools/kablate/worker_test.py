@@ -25,7 +25,10 @@ class Together(Run):
 
     def each(self):
         """The runs one by one: their directories and what they recorded."""
-        return [OneOf(self.binary, seed, self.runs) for seed in self.seeds]
+        return [self.one(seed) for seed in self.seeds]
+
+    def one(self, seed):
+        return OneOf(self.binary, seed, self.runs)
 
 
 class OneOf(Run):

@@ -36,8 +36,9 @@ bench-runs: $(bench_needs) $(O)/bin/results
 	$(Q)$(python) -m tools.bench.bench_runs --build '$(O)' $(call option,--counts,COUNTS)
 
 # SET=CONFIG_A=B,..: further symbols.
-bench-worker: $(O)/setup-python $(filter cuda,$(BACKEND))
-	$(Q)$(python) -m tools.bench.bench_worker $(bench_options) $(call option,--counts,COUNTS) $(call option,--set,SET)
+bench-worker: $(bench_needs)
+	$(Q)$(python) -m tools.bench.bench_worker $(bench_options) $(call option,--counts,COUNTS) $(call option,--set,SET) \
+		$(call option,--torch,TORCH_PYTHON)
 
 .PHONY: bench profile bench-list bench-scaling bench-runs bench-worker
 

@@ -72,12 +72,11 @@ cuda: $(cuda_built)
 
 # ---------------------------------------------------------------- tests on a GPU
 # The tests of ops, optimizers and models reach a device only through its backend, so the same programs
-# test a GPU; gpu_test.py trains on it.
-gpu_tests := core/backend/backend_test core/optim/optim_test core/ranks/ranks_test core/train/group_test core/train/update_audit_test \
-	$(addprefix core/ops/,op_test attention_test attention_bf16_test product_bf16_test fused_test \
-		state_test linear_attention_test) \
-	$(addprefix models/,parity_test measure_test decode_test test_vector_test \
-		autocast_test streams_test replicas_test)
+# test a GPU; gpu_test.py trains on it.  The longest first.
+gpu_tests := models/parity_test core/ops/op_test $(addprefix models/,replicas_test decode_test test_vector_test) \
+	$(addprefix core/ops/,attention_bf16_test state_test attention_test) core/optim/optim_test \
+	$(addprefix models/,autocast_test measure_test streams_test) $(addprefix core/train/,update_audit_test group_test) \
+	$(addprefix core/ops/,product_bf16_test fused_test linear_attention_test) core/backend/backend_test core/ranks/ranks_test
 gpu_results := $(gpu_tests:%=$(O)/gpu/%.result)
 $(gpu_results): $(O)/gpu/%.result: $(O)/% $(cuda_built) FORCE
 	@KABLATE_TEST_BACKEND=cuda sh tools/testing/runtest.sh 'GPU $*' $@ 480 $<

@@ -55,6 +55,8 @@ $(emulated_results): $(O)/emulated/%.result: $(O)/% $(emulated_library) $(emulat
 	@KABLATE_TEST_BACKEND=emulated sh tools/testing/runtest.sh 'emulated $*' $@ $(or $(TEST_SECONDS),3600) $<
 $(emulated_test).result: $(emulated_test) FORCE
 	@sh tools/testing/runtest.sh $(emulated_test:$(O)/emulated/%=%) $@ $(or $(TEST_SECONDS),300) $<
+which-emulated:
+	@echo $(emulated_tests)
 check-emulated: $(emulated_test).result $(emulated_results)
 	@sh tools/testing/summary.sh $(O) $(emulated_test:$(O)/%=%) $(emulated_tests:%=emulated/%)
 
@@ -64,12 +66,12 @@ emulated_scripts_need := $(addprefix $(O)/,$(emulated_tests)) \
 	$(if $(shell command -v $(firstword $(CXX)) 2>/dev/null),$(emulated_library) $(emulated_replicas) $(emulated_test))
 $(call results,$(emulated_scripts)): $(emulated_scripts_need)
 tests-built: $(if $(filter $(emulated_scripts),$(chosen_tests)),$(emulated_scripts_need))
-# Training on it, with calls that fail.
-emulated_faults := $(addprefix tools/kablate/gpu_fault_,longtest.py soaktest.py)
-emulated_faults_need := $(filter $(emulated_library),$(emulated_scripts_need))
+# Training on it, with calls that fail, and with replicas.
+emulated_faults := $(addprefix tools/kablate/,gpu_fault_longtest.py gpu_fault_soaktest.py replicas_longtest.py)
+emulated_faults_need := $(filter $(emulated_library) $(emulated_replicas),$(emulated_scripts_need))
 $(call results,$(emulated_faults)): $(emulated_faults_need)
 tests-built: $(if $(filter $(emulated_faults),$(chosen_tests)),$(emulated_faults_need))
 
-.PHONY: emulated check-emulated
+.PHONY: emulated which-emulated check-emulated
 
 #:   emulated      the GPU backend by g++;  check-emulated: test it;  ranks: MPI and NCCL

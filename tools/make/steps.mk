@@ -168,16 +168,19 @@ $(run-targets) $(tuning-targets): | planned
 $(filter-out $(together-targets),$(run-targets) $(tuning-targets)):
 	$(call begin_run,seed $(SEED))
 	$(Q)$(train_here) --seed $(SEED) --identity $(IDENTITY) $(end_run)
-# Where the runs of a step are replicas, one process trains those that are missing.
+# Where the runs of a step are replicas, one process trains those that are missing of a part: the seeds that one look
+# adds.  So every step reaches a look before any begins the next.  $1: a part, STEP.LOOK
 define train_together
 $(targets-of-$1) &:
-	$$(call begin_run,$$(words $$(missing-of-$1)) of $$(words $$(runs-of-$1)) seeds)
+	$$(call begin_run,$$(words $$(missing-of-$1)) of $$(words $$(targets-of-$(basename $1))) seeds)
 	$$(Q)$$(train_here) --seeds $$(call in_list,1,$$(missing-of-$1)) --identity $$(call in_list,2,$$(missing-of-$1)) $$(end_run)
 endef
-missing_of = $(foreach r,$(runs-of-$1),$(if $(wildcard $(filter %/$1-$(subst :,-,$r)/done,$(targets-of-$1))),,$r))
+missing_of = $(foreach r,$(runs-of-$1),$(foreach t,$(filter %/$(basename $1)-$(subst :,-,$r)/done,$(filter \
+	$(or $(in-time),%),$(targets-of-$1))),$(if $(wildcard $t),,$r)))
 blank := $(subst ,, )
 in_list = $(subst $(blank),$(comma),$(foreach r,$2,$(word $1,$(subst :, ,$r))))
-$(foreach s,$(together),$(if $(targets-of-$s),$(eval missing-of-$s = $$(call missing_of,$s))$(eval $(call train_together,$s))))
+$(foreach part,$(foreach s,$(together),$(sort $(parts-of-$s))),$(eval missing-of-$(part) = $$(call missing_of,$(part)))$(eval \
+	$(call train_together,$(part))))
 runs-all: $(run-targets)
 	@:
 $(foreach s,$(plan-steps),$(eval step-$s: $(run-targets-of-$s)))
@@ -206,7 +209,7 @@ budget = $(python) -m tools.plan.budget --plan $(plan) --runs $(RUNS) --minutes 
 in_time = $(filter $(run-targets) $(tuning-targets),$(shell $(budget) --kind $1))
 # Asked only where it is wanted.
 $(if $(minutes),$(foreach kind,$(filter run tuning,$(MAKECMDGOALS:runs-%-in-time=%)),\
-	$(eval runs-$(kind)-in-time: $$(call in_time,$(kind)))))
+	$(eval in-time := $$(call in_time,$(kind)))$(eval runs-$(kind)-in-time: $$(in-time))))
 runs-run-in-time runs-tuning-in-time:
 	@:
 runs-that-fit:

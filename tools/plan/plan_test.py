@@ -16,7 +16,7 @@ from unittest import mock
 
 sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
-from tools.plan import declaration, estimate, fragment_names, kconfig, plan, plan_words, tuning
+from tools.plan import budget, declaration, estimate, fragment_names, kconfig, plan, plan_words, tuning
 from tools.plan.kconfig_test import MLA, STUDY, Case, copy_of_the_tree
 from tools.results import time_left
 from tools.testing import as_user, tap
@@ -865,6 +865,30 @@ class Make(Case):
         self.configure("config", "CONFIG_PLAN_FACTORS=MODEL_HEADS=1|2|4", "CONFIG_THREADS=1")
         # nproc obeys this variable
         self.assertIn(" with 3 runs at a time", self.make("plan", OMP_NUM_THREADS="3"))
+
+    def seeds_by_process(self, *words):
+        """Step and seeds of each process that make would start, in its order."""
+        said = self.make("-n", *words, NVCC="")
+        return re.findall(r"--step (\S+) .*--seeds (\S+) ", said)
+
+    def test_replicas_go_look_by_look(self):
+        """One process has the seeds of a step that a look adds, and of those only what is missing and ends in time."""
+        self.configure("config", "CONFIG_BACKEND=cuda", "CONFIG_REPLICAS=y", "CONFIG_PLAN_FACTORS=MODEL_HEADS=1|2",
+                       "CONFIG_LOOKS=2,5")
+        self.succeed("set", "CONFIG_SEEDS=1,2,3,4,5")
+        self.make("steps", NVCC="")
+        first, second = (step["name"] for step in json.loads(self.read("plan/plan.json"))["steps"])
+        self.assertEqual(self.seeds_by_process("runs-all"), [
+            (first, "1,2"), (second, "1,2"), (first, "3,4,5"), (second, "3,4,5")])
+        [done] = (run["directory"] for run in json.loads(self.read("plan/runs.json"))
+                  if (run["step"], run["seed"]) == (first, 1))
+        os.makedirs(self.path(f"runs/{done}"))
+        self.write("", f"runs/{done}/done")
+        for step in (first, second):        # four at a time: 8 of the 9 runs end in an hour
+            seconds = estimate.run_seconds(budget.values_of(self.path("plan"), step), 1)
+            self.write(json.dumps({"seconds_per_token": 1500 / seconds}), f"plan/{step}/estimate.json")
+        self.assertEqual(self.seeds_by_process("runs-run-in-time", "MINUTES=60"), [
+            (second, "1,2"), (first, "2"), (first, "3,4,5"), (second, "3,4")])
 
     def waiting_make(self, *words):
         """A make that waits before its first run until the file "go" is there; a shim of git waits for it."""

@@ -246,6 +246,7 @@ NUMBERS = {
     metric_names.PARAMETERS: last_of(metric_names.PARAMETERS),
     metric_names.FLOPS_PER_TOKEN: last_of(metric_names.FLOPS_PER_TOKEN),
     metric_names.PEAK_MEGABYTES: last_of(metric_names.PEAK_MEGABYTES),
+    metric_names.DEVICE_MEGABYTES: last_of(metric_names.DEVICE_MEGABYTES),
     metric_names.TOKENS_PER_SECOND: median_speed,
     metric_names.DECODE_TOKEN_BYTES: last_of(metric_names.DECODE_TOKEN_BYTES),
 }
@@ -581,6 +582,43 @@ def waiting_seeds(experiment, steps, planned):
     return found
 
 
+def missing_seeds(step, row, all_seeds, waiting):
+    """A step that repeats another has one seed: one repetition is enough."""
+    expected = set() if step.repeat or row.is_null else set(all_seeds)
+    return sorted(expected - {run.seed for run in step.runs} - waiting.get(step.name, set()))
+
+
+def spans(numbers):
+    """1, 2, 3, 5 as "1-3, 5"."""
+    found = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(f"{span[0]}-{span[-1]}" if len(span) > 2 else ", ".join(map(str, span)) for span in found)
+
+
+def steps_in_words(names):
+    numbers = {name.split("-", 1)[0] for name in names}
+    return spans(map(int, numbers)) if all(map(str.isdigit, numbers)) else ", ".join(sorted(names))
+
+
+def complete_pairs(steps, rows):
+    """The steps that each seed compares with their baselines, in a sentence."""
+    by_name, compared_by = {step.name: step for step in steps}, {}
+    for step, row in zip(steps, rows):
+        baseline = by_name.get(row.baseline, step)
+        for mine, _ in [] if baseline is step or step.repeat or row.is_null else paired_runs(step, baseline):
+            compared_by.setdefault(mine.seed, set()).update((step.name, baseline.name))
+    by_steps = {}
+    for seed, names in compared_by.items():
+        by_steps.setdefault(steps_in_words(names), []).append(seed)
+    return "complete: " + ("; ".join(f"seed{'s' * (len(seeds) > 1)} {spans(seeds)} of steps {names}"
+                                     for names, seeds in sorted(by_steps.items(), key=lambda entry: min(entry[1])))
+                           or "no seed of two steps")
+
+
 def find_problems(steps, rows, all_seeds, waiting):
     by_name = {step.name: step for step in steps}
     for step, row in zip(steps, rows):
@@ -591,9 +629,7 @@ def find_problems(steps, rows, all_seeds, waiting):
         for run in step.runs:
             if run.trouble and not is_unfinished(run):
                 yield f"{run}: {run.trouble}"
-        # A step that repeats another has one seed: one repetition is enough.
-        expected = set() if step.repeat or row.is_null else set(all_seeds)
-        for seed in sorted(expected - {run.seed for run in step.runs} - waiting.get(step.name, set())):
+        for seed in missing_seeds(step, row, all_seeds, waiting):
             yield f"{step.name}, seed {seed}: missing"
 
 
@@ -792,6 +828,8 @@ def tabulate(experiment, steps, candidates=(), decoded=None, declared=None, plan
     waiting = waiting_seeds(experiment, steps, planned)
     problems = [*find_problems(steps, rows, seeds, waiting), *decoded.problems]
     unfinished = list(find_unfinished(steps, waiting))
+    if unfinished or any(missing_seeds(step, row, seeds, waiting) for step, row in zip(steps, rows)):
+        unfinished.append(complete_pairs(steps, rows))
     if not any(row.seeds for row in rows):
         raise records.Problem(f"{experiment}: no run is finished, nothing to report\n"
                               + "\n".join(f"  {problem}" for problem in problems + unfinished))

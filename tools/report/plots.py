@@ -256,6 +256,7 @@ def components(rows, table):
 SCATTERS = ((metric_names.PARAMETERS, "parameters", "parameters"),
             (metric_names.FLOPS_PER_TOKEN, "computation", "FLOPs per token"),
             (metric_names.PEAK_MEGABYTES, "memory", "peak MB"),
+            (metric_names.DEVICE_MEGABYTES, "memory of the GPU", "GPU MB"),
             (metric_names.DECODE_TOKEN_BYTES, "decode state", "bytes per token"))
 
 

@@ -146,6 +146,7 @@ COLUMNS = {
                                      ablation.MORE_PARAMETERS),
     "FLOPs/token": number_cell(metric_names.FLOPS_PER_TOKEN, short_number),
     "peak MB": number_cell(metric_names.PEAK_MEGABYTES, lambda v: f"{v:.0f}"),
+    "GPU MB": number_cell(metric_names.DEVICE_MEGABYTES, lambda v: f"{v:.0f}"),
     "tokens/s": number_cell(metric_names.TOKENS_PER_SECOND, short_number),
     "state B/token": number_cell(metric_names.DECODE_TOKEN_BYTES, short_number),
     "audits": audit_cell,
@@ -506,7 +507,8 @@ def tex_notes(lines):
 TEX_COLUMNS = {
     "step": "step", "verdict": "verdict", "delta": DELTA, "accuracy_delta": ACCURACY_DELTA, "loss": "val. loss ± sd (seeds)",
     "accuracy": "accuracy % ± sd (seeds)", "ppl": "Δ ppl", "bits": "bits/byte", "power": POWER, "parameters": "parameters",
-    "flops": "FLOPs/token", "memory": "peak MB", "speed": "tokens/s", "state": "state B/token", "audits": "audits"}
+    "flops": "FLOPs/token", "memory": "peak MB", "gpu_memory": "GPU MB",
+    "speed": "tokens/s", "state": "state B/token", "audits": "audits"}
 DEFAULT_TEX = "step", "loss", "delta", "accuracy", "accuracy_delta", "verdict"
 
 

@@ -161,7 +161,7 @@ class Unusual(Case):
                      "3-mla+gate+cross+latent, seed 4: val/loss is not finite"):
             self.assertIn(line, text)
         self.assertNotIn("again, seed 4: missing", text)  # a repetition has one seed
-        self.assertEqual(table["unfinished"], ["2-mla+gate+cross, seed 4: still running"])
+        self.assertEqual(table["unfinished"], ["2-mla+gate+cross, seed 4: still running", "complete: seeds 1-3 of steps 0-3"])
         self.assertEqual(len(table["problems"]), 2)
         self.assertRegex(text, r"better‡")
 
@@ -171,14 +171,41 @@ class Unusual(Case):
         self.runs.plan("e", {"0-mla": (1, 2), "1-x": (1, 2, 3), "2-y": (1,)})
         _, text, table = self.report("e")
         self.assertEqual((table["problems"], table["unfinished"]),
-                         ([], ["1-x, seeds 2, 3: waiting", "2-y, seed 1: waiting"]))
+                         ([], ["1-x, seeds 2, 3: waiting", "2-y, seed 1: waiting", "complete: seed 1 of steps 0, 1"]))
         self.assertNotIn("Problems", text)
         self.runs.plan("e", {"0-mla": (1, 2), "1-x": (1,)})
         _, text, table = self.report("e")
-        self.assertEqual((table["problems"], table["unfinished"]), (["1-x, seed 2: missing"], []))
+        self.assertEqual((table["problems"], table["unfinished"]), (["1-x, seed 2: missing"], ["complete: seed 1 of steps 0, 1"]))
         self.runs.add("e", "1-x", 2, 3.0, ended=False, host=platform.node(), pid=2**22 + 1)
         _, text, table = self.report("e")
         self.assertEqual(table["problems"], ["1-x, seed 2: died: its process is gone; 'make' resumes it"])
+
+    def test_which_pairs_are_complete(self):
+        """A seed without its baseline, and one of the baseline alone, compare nothing."""
+        for step, seeds in (("0-mla", (1, 2, 3, 4, 6)), ("1-x", (1, 2, 3)), ("2-y", (1, 2, 3, 4)), ("3-z", (3, 5))):
+            for seed in seeds:
+                self.runs.add("e", step, seed, 3.0)
+        self.runs.add("e", "4-x-again", 1, 3.0, repeat=1, baseline="1-x")
+        told = "complete: seeds 1, 2 of steps 0-2; seed 3 of steps 0-3; seed 4 of steps 0, 2"
+        _, text, table = self.report("e")
+        self.assertEqual(table["unfinished"], [told])
+        self.assertIn(told, text)
+        self.runs.add("f", "0-mla", 1, 3.0)
+        self.runs.add("f", "1-x", 2, 3.0)
+        self.assertEqual(self.report("f")[2]["unfinished"], ["complete: no seed of two steps"])
+
+    def test_memory_of_a_gpu(self):
+        """Beside the host's, where there is a GPU."""
+        self.runs.add("e", "0-mla", 1, 3.0)
+        _, text, _ = self.report("e")
+        self.assertIn("peak MB", text)
+        self.assertNotIn("GPU MB", text)
+        for seed, megabytes in ((1, 311), (2, 317)):
+            self.runs.add("g", "0-mla", seed, 3.0, values={"device_megabytes": megabytes})
+        _, text, table = self.report("g")
+        self.assertEqual(table["rows"][0]["numbers"]["device_megabytes"]["mean"], 314)
+        self.assertRegex(text, r"peak MB +GPU MB")
+        self.assertRegex(text, r" 10[12] +314 ")
 
     def test_an_interrupted_run_is_no_problem(self):
         for step, seed in (("0-mla", 1), ("0-mla", 2), ("1-x", 1)):
@@ -187,7 +214,7 @@ class Unusual(Case):
         self.runs.plan("e", {"0-mla": (1, 2), "1-x": (1, 2)})
         _, text, table = self.report("e")
         self.assertEqual((table["problems"], table["unfinished"]),
-                         ([], ["1-x, seed 2: interrupted: signal 2; 'make' resumes it"]))
+                         ([], ["1-x, seed 2: interrupted: signal 2; 'make' resumes it", "complete: seed 1 of steps 0, 1"]))
         self.assertNotIn("Problems", text)
 
     def test_lost_seeds_of_the_baseline_are_marked(self):

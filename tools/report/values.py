@@ -32,8 +32,8 @@ EMPTY = '""'
 LAST = re.compile("|".join((
     LOSS, metric_names.VALIDATION_ACCURACY, metric_names.VALIDATION_FLOOR,
     metric_names.VALIDATION_BITS_PER_BYTE, metric_names.CHANCE, metric_names.PARAMETERS,
-    metric_names.FLOPS_PER_TOKEN, metric_names.PEAK_MEGABYTES, metric_names.DECODE_TOKEN_BYTES,
-    metric_names.JUDGED_BY_ACCURACY, metric_names.LENGTH + "/.*")))
+    metric_names.FLOPS_PER_TOKEN, metric_names.PEAK_MEGABYTES, metric_names.DEVICE_MEGABYTES,
+    metric_names.DECODE_TOKEN_BYTES, metric_names.JUDGED_BY_ACCURACY, metric_names.LENGTH + "/.*")))
 # What these count is whole; a mean over seeds may not be.
 COUNTS = re.compile("|".join((
     metric_names.PARAMETERS, metric_names.FLOPS_PER_TOKEN, metric_names.DECODE_TOKEN_BYTES,

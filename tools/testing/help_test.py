@@ -17,7 +17,7 @@ SCREEN = 50, 100  # lines, columns
 # Targets that only other targets use.
 INTERNAL = {"match-width", "FORCE", "experiment", "steps", "built", "declared", "planned", "runs-all", "runs-forget",
             "plan-examined", "tests", "tests-built", "runs-tuned", "runs-submit", "slurm-next", "which-nvcc",
-            "runs-that-fit", "runs-run-in-time", "runs-tuning-in-time", "gate-clang", "gate-asan", "gate-tsan", "gate-cppcheck"}
+            "which-emulated", "runs-that-fit", "runs-run-in-time", "runs-tuning-in-time", "gate-clang", "gate-asan", "gate-tsan", "gate-cppcheck"}
 
 
 def run(*command):

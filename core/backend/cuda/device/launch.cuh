@@ -21,7 +21,7 @@
 template <typename... Parameters>
 static void launch_copies(const cudaLaunchConfig_t *config,
 			  void (*kernel)(struct replicas, Parameters...), struct replicas replicas,
-			  Parameters... copies)
+			  union parameter<Parameters>... copies)
 {
 	void *all[] = { &replicas, &copies... };
 
@@ -53,7 +53,8 @@ static void launch_pdl(bool pdl, void (*kernel)(struct replicas, Parameters...),
 	config.stream = on.stream;
 	config.attrs = &attribute;
 	config.numAttrs = pdl ? 1 : 0;
-	launch_copies<Parameters...>(&config, kernel, on.replicas, (Parameters)arguments...);
+	launch_copies<Parameters...>(&config, kernel, on.replicas,
+				     parameter<Parameters>{ (Parameters)arguments }...);
 }
 
 /* For any other kernel. */

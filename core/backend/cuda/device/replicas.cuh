@@ -22,14 +22,23 @@
 
 #include <cuda_runtime.h>
 
+/*
+ * A parameter of a kernel, whose padding __builtin_clear_padding() can clear.  Outside a union gcc
+ * 12 loses its place after an array of structs: it clears numbers and leaves padding.
+ */
+template <typename T> union parameter {
+	T value;
+};
+
 #ifdef REPLICAS
 
 static constexpr bool REPLICA_FORM = true;
 
 /*
  * No other 64 bits of a kernel's parameters begin with these 16: read as a double or a float they
- * are a NaN, as one integer below -2^48, as the upper one of two integers about -100,000.  Padding
- * could, since it holds what was there before: so it is set to zero.
+ * are a NaN, as one integer below -2^48, as the upper one of two integers about -100,000 or,
+ * without a sign, 2^32 - 100,000.  Padding could, since it holds what was there before: so it is
+ * set to zero.
  */
 #define REPLICA_TAG 0xfffeull
 #define TAG_SHIFT 48
@@ -45,7 +54,9 @@ static __device__ __forceinline__ void copy_words(const T &from, char *(&word)[N
 #ifdef __CUDACC__
 	memcpy(word, &from, sizeof(word));
 #else
-	T copy = from;
+	union parameter<T> copy = {
+		from
+	};
 
 	__builtin_clear_padding(&copy);
 	memcpy(word, &copy, sizeof(word));

@@ -4,6 +4,7 @@
  * device is unusable after an error.
  */
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -56,6 +57,39 @@ struct gpu {
 		return right;
 	}
 };
+
+/* -------------------------------------------------------------------- parameters */
+
+struct padded {
+	int64_t first;
+	void *at;
+	bool is_set;
+};
+
+struct with_list {
+	int n;
+	struct padded list[4];
+	struct padded last;
+};
+
+static void mark(char (&used)[sizeof(struct with_list)], size_t offset)
+{
+	memset(used + offset, 0x55, offsetof(struct padded, is_set) + sizeof(bool));
+}
+
+static bool padding_alone_is_cleared(void)
+{
+	char used[sizeof(struct with_list)] = {};
+	union parameter<struct with_list> p;
+
+	memset(used, 0x55, sizeof(int));
+	for (int i = 0; i < 4; i++)
+		mark(used, offsetof(struct with_list, list) + (size_t)i * sizeof(struct padded));
+	mark(used, offsetof(struct with_list, last));
+	memset((void *)&p, 0x55, sizeof(p));
+	__builtin_clear_padding(&p);
+	return memcmp(&p, used, sizeof(used)) == 0;
+}
 
 static void look_for_races(void)
 {
@@ -647,6 +681,7 @@ static const struct {
 	SANITIZED(address_outside_device_memory),
 	SANITIZED(address_outside_shared_variable),
 	TEST(missing_wait_for_a_copy),
+	TEST(padding_alone_is_cleared),
 	TEST(products_are_there_after_the_wait),
 	TEST(product_read_too_early_is_nan),
 	TEST(missing_wait_for_a_product),

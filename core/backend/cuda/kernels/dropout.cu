@@ -6,8 +6,11 @@ template <typename P> static void apply(const struct call *c, input_view<P> x, g
 {
 	const struct dropout_attr *attr = (const struct dropout_attr *)c->node->attr;
 	const double probability = attr->probability;
-	/* a word below the limit drops its element; the largest word never does */
-	const uint32_t limit = (uint32_t)fmin(ceil(probability * 0x1p32), (double)UINT32_MAX);
+	/*
+	 * A word below the limit drops its element; the largest word never does.  Its upper half is
+	 * zero, since 32 bits near 2^32 could be taken for an address (replicas.cuh).
+	 */
+	const uint64_t limit = (uint64_t)fmin(ceil(probability * 0x1p32), (double)UINT32_MAX);
 	const typename P::real scale = (typename P::real)(1 / (1 - probability));
 	const int64_t n = count_of(c->node->in[0]);
 	const uint32_t *key = dropout_key(c);
