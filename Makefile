@@ -304,7 +304,7 @@ setup:
 	$(Q)$(MAKE) $(O)/setup-build $(O)/setup-python $(O)/setup-test
 
 made := core data models tools bin generated plan plan.[2-9] plan.claims of-run foreign emulated trial fuzz toolchain flags \
-	objects cpu_kernels.o parts.a build-id test-environment \
+	objects cpu_kernels.o parts.a build-id test-environment $(gates:=.skipped) \
 	setup-build setup-python setup-test setup-ranks setup-emulated mpi-compiler cuda-flags \
 	kablate_mpi.so kablate_nccl.so kablate_cuda.so kablate_emulated.so
 # Others may have directories of these names where nothing was built, say in O=$HOME.

@@ -529,8 +529,8 @@ struct text_rule {
 
 static const struct text_rule texts[] = {
 	{ "SELECT name FROM experiments", is_name, NO_NAME },
-	{ "SELECT step FROM runs", is_name, NO_NAME },
-	{ "SELECT baseline FROM runs", is_name, NO_NAME },
+	{ "SELECT step FROM runs", is_step, NO_NAME },
+	{ "SELECT baseline FROM runs", is_step, NO_NAME },
 	{ "SELECT identity FROM runs", is_identity, "an identity is malformed" },
 	{ "SELECT symbol FROM config", is_symbol, "a symbol is malformed" },
 	{ "SELECT directory || state || coalesce(exit_reason, '') FROM runs", is_utf8_text,

@@ -184,8 +184,8 @@ static enum status read_config(struct record_file *file, const cJSON *config, st
 /* Names become paths and words of make: here is where a file's texts become names. */
 static enum status check_names(const struct run_record *r, struct error *err)
 {
-	if (name_check("experiment", r->experiment, err) || name_check("step", r->step, err) ||
-	    (r->baseline && name_check("baseline", r->baseline, err)))
+	if (name_check("experiment", r->experiment, err) || step_check("step", r->step, err) ||
+	    (r->baseline && step_check("baseline", r->baseline, err)))
 		return FAIL;
 	return identity_check(r->identity, err);
 }

@@ -19,7 +19,7 @@ static void check(const struct run_record *r)
 	char *text = record_json(r);
 	struct error err;
 
-	if (!is_name(r->experiment) || !is_name(r->step) || !is_identity(r->identity))
+	if (!is_name(r->experiment) || !is_step(r->step) || !is_identity(r->identity))
 		abort();
 	for (int i = 0; i < r->symbols; i++)
 		if (!is_symbol(r->config[i].name))

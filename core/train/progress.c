@@ -253,7 +253,7 @@ static void print_message(struct progress *p, const char *format, va_list args)
 
 	clear(p);
 	vsnprintf(text, sizeof(text), format, args);
-	fprintf(p->stream, "%s\n", text);
+	fprintf(p->stream, "%s\n", printable(text));
 	fflush(p->stream);
 }
 

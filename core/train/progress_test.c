@@ -268,12 +268,12 @@ static void test_messages_stand_above_the_live_line(void **state)
 	(void)state;
 	progress_begin(&p, w.stream, NULL, PROGRESS_AUTO, 0);
 	update_often(&p, 1);
-	progress_message(&p, "checkpoint %d", 7);
+	progress_message(&p, "checkpoint %d%s", 7, "\033[2J");
 	progress_warn(&p, "beware");
 	update_often(&p, 1);
 	progress_end(&p, "done");
 	received(&w, text, sizeof(text));
-	assert_int_equal(count(text, "\r\033[Kcheckpoint 7\nwarning: beware\n\r\033[K["), 1);
+	assert_int_equal(count(text, "\r\033[Kcheckpoint 7?[2J\nwarning: beware\n\r\033[K["), 1);
 }
 
 static void test_quiet_means_only_messages(void **state)

@@ -9,8 +9,11 @@
 
 #include "core/util/status.h"
 
-/* Letters, digits and ._+@-, of which neither . nor - nor @ comes first. */
+/* Of an experiment: letters, digits and ._+-, of which neither . nor - comes first. */
 bool is_name(const char *text);
+
+/* Of a step: a name, and maybe @ and the rate that it tries. */
+bool is_step(const char *text);
 
 /* A SHA-256 sum: 64 hexadecimal digits, in small letters. */
 bool is_identity(const char *text);
@@ -20,6 +23,7 @@ bool is_symbol(const char *text);
 
 /* FAIL: it is none, and err says what it is and what a name has. */
 enum status name_check(const char *what, const char *text, struct error *err) MUST_CHECK;
+enum status step_check(const char *what, const char *text, struct error *err) MUST_CHECK;
 enum status identity_check(const char *text, struct error *err) MUST_CHECK;
 
 #endif

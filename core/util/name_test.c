@@ -9,14 +9,12 @@
 
 static void test_names(void **state)
 {
-	static const char *const names[] = {
-		"smoke", "0-mla+gate", "1-w2@3e-3", "_x", "+", "a..b"
-	};
+	static const char *const names[] = { "smoke", "0-mla+gate", "_x", "+", "a..b" };
 	static const char *const others[] = {
-		"",	".",	"..",  "../../x", "/etc", "a/b",  "-rf",      "$(id)",	  "a b",
-		"a\tb", "a;b",	"a'b", "a\"b",	  "a`b",  "a$b",  "a#b",      "a%b",	  "a:b",
-		"a=b",	"a,b",	"a|b", "a&b",	  "a>b",  "a<b",  "a*b",      "a?b",	  "a[b",
-		"a{b",	"a\\b", "a!b", "~a",	  "@a",	  "a\nb", "a\x1b[2J", "\xc3\xa4",
+		"",	".",	"..",  "../../x", "/etc", "a/b", "-rf",	 "$(id)",    "a b",
+		"a\tb", "a;b",	"a'b", "a\"b",	  "a`b",  "a$b", "a#b",	 "a%b",	     "a:b",
+		"a=b",	"a,b",	"a|b", "a&b",	  "a>b",  "a<b", "a*b",	 "a?b",	     "a[b",
+		"a{b",	"a\\b", "a!b", "~a",	  "@a",	  "a@b", "a\nb", "a\x1b[2J", "\xc3\xa4",
 	};
 	struct error err;
 
@@ -26,6 +24,22 @@ static void test_names(void **state)
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		assert_false(is_name(others[i]));
 		assert_int_equal(name_check("step", others[i], &err), FAIL);
+		assert_non_null(strstr(err.text, "a name has letters, digits and ._+-"));
+	}
+}
+
+static void test_steps(void **state)
+{
+	static const char *const others[] = { "",      "@",	"@3e-3", "a@",
+					      "a@b@c", "a@b/c", "a b",	 "-a@b" };
+	struct error err;
+
+	(void)state;
+	assert_int_equal(step_check("step", "1-w2", &err), OK);
+	assert_int_equal(step_check("step", "1-w2@3e-3", &err), OK);
+	assert_int_equal(step_check("step", "1-w2@-.", &err), OK);
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		assert_int_equal(step_check("step", others[i], &err), FAIL);
 		assert_non_null(strstr(err.text, "a name has letters, digits and ._+-"));
 	}
 }
@@ -58,6 +72,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_steps),
 		cmocka_unit_test(test_identities),
 		cmocka_unit_test(test_symbols),
 	};

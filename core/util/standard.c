@@ -20,29 +20,38 @@ void standard_occupy(void)
 
 struct printable_stream {
 	FILE *to;
-	unsigned char last; /* a character may come in two parts */
+	bool held; /* c2: the next byte says whether it begins a control character */
 };
 
 /* As printable(). */
+static bool put_printable(struct printable_stream *s, unsigned char c)
+{
+	const bool is_control = (c < ' ' && c != '\n' && c != '\t') || c == 0x7f;
+	const bool is_second = s->held && c >= 0x80 && c <= 0x9f;
+
+	if (s->held && fputc(is_second ? '?' : 0xc2, s->to) == EOF)
+		return false;
+	s->held = c == 0xc2;
+	return s->held || fputc(is_control || is_second ? '?' : c, s->to) != EOF;
+}
+
 static ssize_t write_printable(void *cookie, const char *bytes, size_t size)
 {
 	struct printable_stream *s = cookie;
 
-	for (size_t i = 0; i < size; i++) {
-		const unsigned char c = (unsigned char)bytes[i];
-		const bool is_control = (c < ' ' && c != '\n' && c != '\t') || c == 0x7f ||
-					(c >= 0x80 && c <= 0x9f && s->last == 0xc2);
-
-		if (fputc(is_control ? '?' : c, s->to) == EOF)
+	for (size_t i = 0; i < size; i++)
+		if (!put_printable(s, (unsigned char)bytes[i]))
 			return 0;
-		s->last = c;
-	}
 	return fflush(s->to) == 0 ? (ssize_t)size : 0;
 }
 
 static int close_printable(void *cookie)
 {
-	free(cookie);
+	struct printable_stream *s = cookie;
+
+	if (s->held)
+		fputc(0xc2, s->to);
+	free(s);
 	return 0;
 }
 

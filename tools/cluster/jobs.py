@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from tools.cluster import slurm
 from tools.cluster.slurm import Problem
+from tools.results import plain
 
 RUN, TUNING, NEXT = "run", "tuning", "next"     # kinds of jobs
 
@@ -27,6 +28,11 @@ class Place:
     """The last task that a run was."""
     job: int
     index: int
+
+
+def text_of(path, **how):
+    with open(path, encoding="utf-8", opener=plain.opener, **how) as file:
+        return file.read()
 
 
 class Records:
@@ -47,9 +53,11 @@ class Records:
     def jobs(self):
         """A half line at the end is of a submission that was killed."""
         try:
-            lines = (self.directory / "jobs.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = text_of(self.directory / "jobs.jsonl", errors="replace").splitlines()
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise Problem(f"{self.directory / 'jobs.jsonl'}: {error.strerror}") from None
         found = []
         for line in lines:
             with contextlib.suppress(ValueError, RecursionError):
@@ -84,7 +92,7 @@ class Records:
 
     def tasks(self, name):
         try:
-            found = json.loads((self.directory / name).read_text(encoding="utf-8"))
+            found = json.loads(text_of(self.directory / name))
         except (OSError, ValueError, RecursionError) as error:
             raise Problem(f"{self.directory / name}: {error}") from None
         if not isinstance(found, list) or not all(map(is_task, found)):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tools.cluster import journals, jobs, slurm
 from tools.cluster.slurm import Problem
+from tools.results import plain
 from tools.terminal import terminal
 
 HEADINGS = ["EXPERIMENT", "STEP", "SEED", "STATE", "NODE", "ITERATION", "RATE", "LOSS", "VALIDATION",
@@ -36,7 +37,7 @@ class Line:
 def last_words(path):
     """The last line that a task said, without what Slurm adds to it."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=plain.opener) as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - LOG_TAIL))
             lines = file.read().decode("utf-8", "replace").splitlines()

@@ -3,6 +3,7 @@
 core/record/tensorboard.h has the form of a record.  The messages are TensorFlow's Event, Summary and
 TensorProto, and HParamsPluginData of TensorBoard's plugin.
 """
+import math
 import struct
 
 CRC_MASK = 0xa282ead8           # of the TFRecord format
@@ -48,7 +49,11 @@ def double(field, value):
 
 
 def single(field, value):
-    return varint(field << 3 | FIXED32) + struct.pack("<f", value)
+    try:
+        data = struct.pack("<f", value)
+    except OverflowError:
+        data = struct.pack("<f", math.copysign(math.inf, value))
+    return varint(field << 3 | FIXED32) + data
 
 
 def inside(field, value):

@@ -6,6 +6,8 @@ generated tasks are words between blanks.
 import json
 import pathlib
 
+from tools.results import plain
+
 END = "<|endoftext|>"
 RAW_BYTES = 0x110000        # data/tokenizer/utf8.h: from here on, bytes that are no UTF-8
 
@@ -83,7 +85,8 @@ def convert(vocabulary):
         return of_bytes()
     path = pathlib.Path(vocabulary["tokenizer"])
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8", opener=plain.opener) as file:
+            text = file.read()
         return of_characters(text) if text.startswith("{") else of_merges(text)
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise Unfit(f"{path} is no vocabulary: {error}") from None

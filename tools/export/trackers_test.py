@@ -59,6 +59,15 @@ class Export(unittest.TestCase):
         self.assertTrue(any(b"grad_norm/h.0" in event and tensorboard.single(2, 0.5) in event for event in found))
         self.assertIn(b"_hparams_/session_end_info", found[-1])
 
+    def test_values_beyond_single_precision(self):
+        self.runs.add("e", "1-rms", 2, 3.0, config={"NORM": "rms"}, values={"grad_norm/h.0": -1e39, "grad_norm/h.1": 1e300})
+        self.runs.rebuild()
+        self.call("tensorboard")
+        path, = next(self.place.glob("1-rms-2-*")).iterdir()
+        found = b"".join(events(path))
+        for name, value in (("grad_norm/h.0", -float("inf")), ("grad_norm/h.1", float("inf"))):
+            self.assertIn(tensorboard.inside(1, name) + tensorboard.single(2, value), found)
+
     def test_wandb(self):
         """The package itself is not needed to see what it is given."""
         begun, logged, ended = [], [], []

@@ -94,7 +94,7 @@ class Attempts(unittest.TestCase):
         return int(count.read_text())
 
     def fault(self, kind, n, command, count=None):
-        """Its exit status and what it said; the whole run hangs for nobody."""
+        """Its exit status and what it said; it must not hang."""
         more = self.failing(kind, n, count or os.devnull)
         try:
             done = subprocess.run(command, cwd=TREE, env={**ENVIRONMENT, **more}, text=True,

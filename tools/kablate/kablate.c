@@ -429,11 +429,11 @@ static bool parse_size(const char *text, double *value)
 }
 
 /* Directories are named after experiments and steps. */
-static bool take_name(const char *text)
+static bool take_name(const char *text, bool is_step)
 {
 	struct error err;
 
-	if (name_check("the name", text, &err) == OK)
+	if ((is_step ? step_check : name_check)("the name", text, &err) == OK)
 		return true;
 	complain(&err);
 	return false;
@@ -442,8 +442,8 @@ static bool take_name(const char *text)
 /* What an option's value is, and where it goes. */
 static const struct argument {
 	const char *name;
-	enum { NUMBER, REAL, TEXT, NAME, FLAG } kind;
-	size_t at; /* in struct arguments: 64 bits, a double, a text, a text, a bool */
+	enum { NUMBER, REAL, TEXT, NAME, STEP, FLAG } kind;
+	size_t at; /* in struct arguments: 64 bits, a double, three texts, a bool */
 } arguments[] = {
 #define ARGUMENT(name, kind, member)                           \
 	{                                                      \
@@ -454,8 +454,8 @@ static const struct argument {
 	ARGUMENT("repeat", NUMBER, repeat),
 	ARGUMENT("runs", TEXT, session.runs),
 	ARGUMENT("experiment", NAME, session.names.experiment),
-	ARGUMENT("step", NAME, session.names.step),
-	ARGUMENT("baseline", NAME, session.names.baseline),
+	ARGUMENT("step", STEP, session.names.step),
+	ARGUMENT("baseline", STEP, session.names.baseline),
 	ARGUMENT("baseline-program", TEXT, session.baseline_program),
 	ARGUMENT("git", TEXT, session.names.git),
 	ARGUMENT("dirty", FLAG, session.names.git_dirty),
@@ -501,7 +501,7 @@ static bool take_argument(const struct argument *x, char *value, struct argument
 		return false;
 	}
 	*(const char **)to = value;
-	return x->kind == TEXT || take_name(value);
+	return x->kind == TEXT || take_name(value, x->kind == STEP);
 }
 
 static bool parse_arguments(int argc, char **argv, struct arguments *a)

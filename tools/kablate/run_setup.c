@@ -467,8 +467,11 @@ enum status run_setup_prepare(struct run_setup *setup, const uint64_t *seeds, ru
 
 static void say(void *context, const char *text)
 {
+	char shown[ERROR_TEXT_SIZE];
+
 	(void)context;
-	fprintf(stderr, "kablate: %s\n", text);
+	snprintf(shown, sizeof(shown), "%s", text);
+	fprintf(stderr, "kablate: %s\n", printable(shown));
 }
 
 enum status run_setup_draw(struct run_setup *setup, struct error *err)

@@ -10,6 +10,7 @@
 
 #include "core/record/journal.h"
 #include "core/train/weights.h"
+#include "core/util/name.h"
 #include "models/function.h"
 #include "tools/kablate/vocabulary.h"
 
@@ -76,7 +77,7 @@ struct comparison {
 	char differences[ERROR_TEXT_SIZE / 2];
 };
 
-static bool is_symbol(const char *key)
+static bool is_option(const char *key)
 {
 	return strncmp(key, SYMBOL_PREFIX, strlen(SYMBOL_PREFIX)) == 0;
 }
@@ -120,7 +121,7 @@ static void add_difference(struct comparison *x, const char *key, const char *th
 static void compare_pair(struct comparison *x, const char *key, const char *theirs,
 			 const char *ours)
 {
-	if (is_symbol(key) && !same_value(theirs, ours))
+	if (is_option(key) && !same_value(theirs, ours))
 		add_difference(x, key, theirs, ours);
 	/* Data without a tokenizer file cannot be compared. */
 	if (strcmp(key, TOKENIZER) == 0 && theirs && ours && strcmp(theirs, ours) != 0)
@@ -138,16 +139,20 @@ static void compare_pairs(struct comparison *x, const struct weights_record *our
 			compare_pair(x, ours->pair[i].key, NULL, ours->pair[i].value);
 }
 
-static struct weights_origin origin_of(const struct safetensors *file)
+static enum status find_origin(const struct safetensors *file, struct weights_origin *origin,
+			       struct error *err)
 {
 	const char *identity = safetensors_metadata(file, IDENTITY);
-	struct weights_origin origin = { .foreign = true };
 
+	*origin = (struct weights_origin){ .foreign = true };
 	for (int i = 0; i < file->pairs; i++)
-		origin.foreign &= !is_symbol(file->metadata[i].key);
-	if (identity && !origin.foreign)
-		snprintf(origin.identity, sizeof(origin.identity), "%s", identity);
-	return origin;
+		origin->foreign &= !is_option(file->metadata[i].key);
+	if (!identity || origin->foreign)
+		return OK;
+	if (identity_check(identity, err) != OK)
+		return fail_prefix(err, "it is damaged");
+	snprintf(origin->identity, sizeof(origin->identity), "%s", identity);
+	return OK;
 }
 
 enum status weights_record_compare(const struct weights_record *ours, const char *path,
@@ -160,11 +165,10 @@ enum status weights_record_compare(const struct weights_record *ours, const char
 
 	if (safetensors_open(&file, path, err) != OK)
 		return FAIL;
-	if (safetensors_check(&file, err) != OK) {
+	if (safetensors_check(&file, err) != OK || find_origin(&file, origin, err) != OK) {
 		safetensors_close(&file);
 		return fail_prefix(err, "%s", path);
 	}
-	*origin = origin_of(&file);
 	if (origin->foreign) {
 		snprintf(text, sizeof(text),
 			 "%.800s does not name its model: it is assumed to be this one", path);

@@ -30,11 +30,12 @@ def forget_record(path, copy):
     copy.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
-def without(path, *keys):
-    """Removes these words of the metadata."""
+def without(path, *keys, **more):
+    """Removes these words of the metadata, and puts others there."""
     header, data = header_of(path.read_bytes())
     for key in keys:
         del header["__metadata__"][key]
+    header["__metadata__"].update(more)
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
@@ -95,6 +96,20 @@ class DamagedWeights(unittest.TestCase):
         other.train()
         shutil.copy(other.directory / "weights.safetensors", self.weights)
         self.refused("these are not the weights that the run recorded")
+
+    def test_an_identity_that_is_none(self):
+        """It is printed, also inside JSON."""
+        copy = self.run.runs / "copy.safetensors"
+        shutil.copy(self.weights, copy)
+        without(copy, "file_sha256", identity='\x1b[2J", "foreign": true, "x": "')
+        self.refused(r"it is damaged: identity '\?\[2J\", \"foreign\": true, \"x\": \"': expected 64 hexadecimal", copy)
+
+    def test_notes_hold_no_escape_sequences(self):
+        """Also those about names of files."""
+        copy = self.run.runs / "a\x1b[2Jb.safetensors"
+        forget_record(self.weights, copy)
+        done = subprocess.run([self.run.binary, "evaluate", "--weights", copy], cwd=TREE, capture_output=True, text=True)
+        self.assertIn("a?[2Jb.safetensors does not name its model", done.stderr)
 
     def test_numbers_that_are_none(self):
         without(self.weights, "file_sha256")

@@ -670,12 +670,11 @@ class Make(Case):
         self.write(DEFAULTS)
         trap = self.path("trap")
         bait = f"$(shell touch {trap})$(info trapped)${{shell touch {trap}}}"
-        words = ["A", "B", "BACKEND", "BATCHES", "BENCH_SECONDS", "CONTEXTS", "COUNTS", "CSV", "E",
-                 "EFFECT", "FIGURES", "FORMS", "FUZZ_RUNS", "FUZZ_SECONDS", "HOST", "LIMIT", "LONGEST", "N", "ONCE",
-                 "OUT", "PARTS", "PORT", "PRECISION", "PROMPT", "ROUNDS", "ROWS", "RUN", "SANITIZER", "SEED", "SLURM",
-                 "T", "TABLES", "TEMPERATURE", "TIER", "TOP_K", "VECTOR"]
-        for names in ([name for name in words if name not in ("PARTS", "SANITIZER", "T")] + ["ANY_ENVIRONMENT", "V"],
-                      ["PARTS", "SANITIZER"], ["T"], ["KCONFIG_CONFIG"], ["O"], ["PLAN"], ["RUNS"], ["TORCH_PYTHON"]):
+        known = as_user.make("-pn", "help").stdout
+        words = re.search(r"^words = (.*) \$\(symbols\)$", known, re.M)[1].split()
+        settings = re.search(r"^settings := (.*)$", known, re.M)[1].split()
+        for names in ([name for name in words if name not in ("PARTS", "SANITIZER", "T")], ["PARTS", "SANITIZER"], ["T"],
+                      *([name] for name in settings)):
             given = as_user.make(*(f"{name}={bait}" for name in names), "status", "help", "-k")
             self.assertNotIn("trapped\n", given.stdout + given.stderr, names)
             self.assertFalse(os.path.exists(trap), names)

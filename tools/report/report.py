@@ -38,12 +38,14 @@ from tools.terminal import terminal
 READING, CONTROLS, EFFECTS, REMARKS, PROBLEMS, UNFINISHED = "How to read the verdicts", \
     "Against matched controls", "Effects of the grid", "Remarks", "Problems: not averaged", "Not finished: not averaged"
 DELTA, ACCURACY_DELTA = "Δ nats [simultaneous 95%]", "Δ accuracy % [simultaneous 95%]"
+JUDGED, SOLVED = "Δ judged [simultaneous 95%]", "seeds that solve it, here / there"
 POWER = f"{100 * stats.POWER:.0f}% power from"
 BEYOND, DECODING = "Beyond the trained length", "Decoding"
 DIFFERS = "What differs"
 SPREAD = "Spread between seeds"
 ON_PAGE = "Components", "Samples", "Environment"    # not in the terminal
-LEAST_NAME = 20     # columns of a step's name
+NAME, LEAST_NAME = 24, 10       # columns of a step's name: enough, and at least
+SHORTER = ((" \\([^)]* seeds[^)]*\\)", ""), (", within the margin", ", in margin"))    # of verdicts
 NEXT = "Next look"
 
 # ---------------------------------------------------------------- cells
@@ -109,26 +111,29 @@ def judged_cell(row):
 
 
 def accuracy_delta_cell(row):
-    counts = "; {} of {} solve it, {} there".format(row.solved[0], row.solved[2], row.solved[1]) \
-        if row.solved else ""
-    return interval(row.accuracy_delta, 100, "+.1f") + counts
+    return interval(row.accuracy_delta, 100, "+.1f")
+
+
+def solved_cell(row):
+    here, there, of = row.solved or (0, 0, 0)
+    return f"{here} / {there} of {of}" if row.solved else ""
 
 
 def seeds_needed(row):
     """How many would settle what is open."""
-    least, most = row.seeds_needed
-    return f"{least} to {most} seeds" if most else f"{least} seeds or more"
+    if row.seeds_needed:
+        least, most = row.seeds_needed
+        return f"{least} to {most} seeds" if most else f"{least} seeds or more"
+    is_far = row.verdict == stats.OPEN and row.judged.low is not None and row.judged.sd
+    return f"over {stats.MOST_SEEDS} seeds" if is_far else ""
 
 
 def verdict_cell(row):
     text = row.verdict + (", exploratory" if row.is_exploratory else "")
-    if row.seeds_needed:
-        text += f" ({seeds_needed(row)})"
-    elif row.verdict == stats.OPEN and row.judged.low is not None and row.judged.sd:
-        text += f" (over {stats.MOST_SEEDS} seeds)"
-    return text + "".join(mark for mark in (ablation.OTHER_ENVIRONMENT, ablation.LOST_SEEDS,
-                                            ablation.UNEQUAL_NOISE, ablation.DAMAGED, ablation.NOT_LEARNT)
-                          if mark in row.marks)
+    needed = seeds_needed(row)
+    return text + f" ({needed})" * bool(needed) + "".join(
+        mark for mark in (ablation.OTHER_ENVIRONMENT, ablation.LOST_SEEDS, ablation.UNEQUAL_NOISE, ablation.DAMAGED,
+                          ablation.NOT_LEARNT) if mark in row.marks)
 
 
 # The verdict and the difference that it judges stand beside the step: they stay together in a narrow terminal.
@@ -137,6 +142,7 @@ COLUMNS = {
     "verdict": verdict_cell,
     DELTA: lambda row: interval(row.delta),
     ACCURACY_DELTA: accuracy_delta_cell,
+    SOLVED: solved_cell,
     "val. loss ± sd (seeds)": loss_cell,
     "accuracy % ± sd (seeds)": accuracy_cell,
     "Δ ppl": lambda row: "" if row.delta is None else f"{row.perplexity_percent:+.2f}%",
@@ -162,8 +168,12 @@ def without_empty(headings, cells):
 def grid(table):
     """Headings, and the cells of each row; columns without information are left out."""
     columns = dict(COLUMNS)
-    if not any(group.by_accuracy for group in table.groups):
+    by_accuracy = {group.by_accuracy for group in table.groups}
+    if True not in by_accuracy:
         del columns["accuracy % ± sd (seeds)"]
+    else:
+        first = {JUDGED: judged_cell} if False in by_accuracy else {ACCURACY_DELTA: accuracy_delta_cell}
+        columns = {name: COLUMNS[name] for name in ("step", "verdict")} | first | columns
     return without_empty([*columns], [[cell(row) for cell in columns.values()]
                                       for row in table.rows])
 
@@ -180,7 +190,8 @@ def conclusion(row):
     word = "" if row.baseline and verb != "against" else f" {row.verdict}"
     found = f"{judged_cell(row)}{'' if row.by_accuracy else ' nats'}, {plural(row.judged.n, 'seed')}" \
         if row.judged and not row.reason else ""
-    settled = f"{seeds_needed(row)} would settle it" if row.seeds_needed else ""
+    needed = seeds_needed(row)
+    settled = f"{needed} would settle it" if needed else ""
     rest = "; ".join(filter(None, [found, row.reason, settled, "exploratory" if row.is_exploratory else ""]))
     return f"{what}:{word}{'; ' if word and rest else ' ' if rest else ''}{rest}."
 
@@ -442,12 +453,20 @@ def titled(title, lines, room, tone):
 
 
 def narrowed(headings, cells, room):
-    """Long names of steps lose their middle where verdict and difference would not stand beside them."""
+    """Verdicts and names of steps become shorter where they and the difference would not stand side by side.
+
+    The answers below the table have all words.
+    """
     if room is None or len(headings) < 3:
         return headings, cells
-    others = sum(2 + max(len(line[i]) for line in [headings, *cells]) for i in (1, 2))
-    most = max(LEAST_NAME, room - others)
-    return headings, [[shortened(line[0], most), *line[1:]] for line in cells]
+
+    def left():
+        return room - sum(2 + max(len(line[i]) for line in [headings, *cells]) for i in (1, 2))
+    enough = min(NAME, max(len(line[0]) for line in cells))
+    for words, fewer in SHORTER:
+        if left() < enough:
+            cells = [[line[0], re.sub(words, fewer, line[1]), *line[2:]] for line in cells]
+    return headings, [[shortened(line[0], max(LEAST_NAME, left())), *line[1:]] for line in cells]
 
 
 def shortened(name, most):
@@ -505,7 +524,7 @@ def tex_notes(lines):
 
 # Columns of the table for LaTeX, by names that are easily typed.
 TEX_COLUMNS = {
-    "step": "step", "verdict": "verdict", "delta": DELTA, "accuracy_delta": ACCURACY_DELTA, "loss": "val. loss ± sd (seeds)",
+    "step": "step", "verdict": "verdict", "delta": DELTA, "accuracy_delta": ACCURACY_DELTA, "solved": SOLVED, "loss": "val. loss ± sd (seeds)",
     "accuracy": "accuracy % ± sd (seeds)", "ppl": "Δ ppl", "bits": "bits/byte", "power": POWER, "parameters": "parameters",
     "flops": "FLOPs/token", "memory": "peak MB", "gpu_memory": "GPU MB",
     "speed": "tokens/s", "state": "state B/token", "audits": "audits"}
@@ -818,9 +837,9 @@ NOT_PAIRED = "no seed that both have finished: nothing to compare"
 def comparison(table, matched):
     """Headings and cells, and the lines below them."""
     headings = ["A", "B", "A: val. loss ± sd (seeds)", "B: val. loss ± sd (seeds)", DELTA,
-                "Δ ppl", ACCURACY_DELTA, POWER, "verdict on B"]
+                "Δ ppl", ACCURACY_DELTA, SOLVED, POWER, "verdict on B"]
     cells = [[a.name, row.step, loss_cell(ablation.row_of(a, a)), loss_cell(row), interval(row.delta),
-              COLUMNS["Δ ppl"](row), accuracy_delta_cell(row), power_cell(row), verdict_cell(row)]
+              COLUMNS["Δ ppl"](row), accuracy_delta_cell(row), solved_cell(row), power_cell(row), verdict_cell(row)]
              for (a, _), row in zip(matched, table.rows)]
     shown = " ".join(itertools.chain(*cells))
     marks = [line for line in mark_lines(table) if line.split()[0] in shown]

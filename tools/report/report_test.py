@@ -1,5 +1,6 @@
 """report: from run directories through the real `results rebuild` to every file of a report."""
 import base64
+import collections
 import contextlib
 import csv
 import hashlib
@@ -17,11 +18,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+import unittest.mock
 import urllib.parse
 
 from tools.plan import config_difference, plan_words
-from tools.report import ablation, plots, report
+from tools.report import ablation, judging, plots, report, stats
 from tools.report.made_up import STUDY, Case, Runs
 from tools.results import notes, records
 from tools.testing import tap
@@ -774,6 +777,41 @@ class Narrow(unittest.TestCase):
         self.assertLessEqual(len(text.splitlines()[1].removesuffix("1.9").rstrip()), 80)
         self.assertRegex(text, r"12-x+\.\.\.x+\+last  open \(over 1000 seeds\)  -0\.0045 \[")
         self.assertEqual(report.narrowed(headings, cells, None), (headings, cells))
+
+    def row(self, verdict, marks, by_accuracy, is_exploratory, needed):
+        change = stats.Difference(8, -0.00123, 0.1, -0.0988, -0.0001) if not by_accuracy else \
+            stats.Difference(8, -0.123, 0.1, -0.988, 0.988)
+        row = ablation.Row("12-" + "x" * 60 + "+last", "0-mla", False, False, [1], {}, [], by_accuracy=by_accuracy,
+                           is_exploratory=is_exploratory, verdict=verdict, marks=marks, seeds_needed=needed, solved=[3, 5, 8])
+        row.numbers = collections.defaultdict(lambda: ablation.Mean(12.3456, 1.2345, 18, []))
+        row.delta = row.accuracy_delta = change
+        return row
+
+    def test_all_verdicts_and_marks(self):
+        """In a terminal of 80 columns the first block has the step's name, the verdict and what was judged."""
+        judged = [stats.BETTER, stats.WORSE, stats.EQUIVALENT, stats.OPEN, stats.UNDECIDABLE,
+                  stats.BETTER + stats.WITHIN, stats.WORSE + stats.WITHIN, judging.INCOMPLETE, ablation.REPRODUCED,
+                  ablation.NOT_REPRODUCED, ablation.NO_TWIN, ablation.DIVERGED, ablation.INVALID,
+                  f"{ablation.BASELINE}, {ablation.INVALID}"]
+        for verdict, is_exploratory, marks, kinds in itertools.product(
+                judged, (False, True), ([], [ablation.LOST_SEEDS], [*ablation.MARKS]),
+                ((False,), (True,), (False, True))):
+            needed = (18, None) if verdict == stats.OPEN else None
+            rows = [self.row(verdict, marks, kind, is_exploratory, needed) for kind in kinds]
+            table = types.SimpleNamespace(rows=rows, groups=[ablation.Group("", kind, [row])
+                                                             for kind, row in zip(kinds, rows)])
+            with unittest.mock.patch.dict(os.environ, COLUMNS="80", NO_COLOR="1"):
+                text = report.aligned(*report.narrowed(*report.grid(table), 80), stream=Terminal())
+            self.assertLessEqual(max(map(len, text.splitlines())), 80)
+            words = verdict.split()[0].strip(",")
+            for line, row in zip(text.split("\n\n")[0].splitlines()[1:], rows):
+                self.assertRegex(line, rf"^12-x+\.\.\.\S*st +{words}.*{re.escape(report.judged_cell(row).removesuffix(' %'))}")
+                self.assertEqual("exploratory" in line, is_exploratory)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
 
 class Samples(unittest.TestCase):

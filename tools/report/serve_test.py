@@ -194,7 +194,7 @@ class Pages(Case):
         self.study()
         text = self.page("/compare?a=gpt2-ra-mla-full/0&b=gpt2-ra-mla-full/1-mla%2Bgate")
         self.assertIn('<td class="text good" data-head="verdict on B">better', text)
-        self.assertIn('<option value="gpt2-ra-mla-full/0-mla" selected>', text)
+        self.assertIn('<option value="gpt2-ra-mla-full/0-mla" selected>gpt2-ra-mla-full: 0-mla, all seeds</option>', text)
         self.assertIn('<td class="text" data-head="symbol">STEP</td>'
                       '<td class="text" data-head="A">mla</td>'
                       '<td class="text" data-head="B">mla+gate</td>', text)
@@ -208,7 +208,7 @@ class Pages(Case):
         self.assertIn("no seed that both have finished: nothing to compare", text)
         names = [run["step"] for run in self.data(text)["runs"]]
         self.assertEqual(names, ["gpt2-ra-mla-full/0-mla, 0006abab", "new+odd/0-x, 0010abab"])
-        self.assertIn('<option value="0006' + "ab" * 30 + '" selected>', text)
+        self.assertIn('<option value="0006' + "ab" * 30 + '" selected>gpt2-ra-mla-full: 0-mla, seed ', text)
 
     def test_missing(self):
         self.study()

@@ -16,6 +16,7 @@ from tools.plan import declaration, tuning
 from tools.report import ablation, same_data
 from tools.report.ablation import LOSS
 from tools.results import metric_names, names, records, renamed
+from tools.results.plain import opener
 from tools.results.records import Problem
 
 FORMAT, VERSION, DECLARED = "kablate values", "1", "declared"
@@ -180,7 +181,7 @@ def run_of(number, cells):
 def read(path):
     """The experiment's name, its steps, those that chose rates, and what was declared."""
     try:
-        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        with open(path, encoding="utf-8", errors="replace", newline="", opener=opener) as file:
             lines = file.readlines()
     except OSError as error:
         raise Problem(f"{path}: {error.strerror}") from None

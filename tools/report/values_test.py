@@ -61,7 +61,7 @@ class Values(Case):
                 self.runs.add("e", step, seed, loss + 0.01 * seed, values={
                     "judged_by_accuracy": 1, "length/64/loss": 2.0 + seed, "length/64/rows": 8,
                     "length/64/accuracy": 0.5, "length/64/state_bytes": 512})
-        self.assertIn("5 of 5 solve it, 0 there", self.judged_again("e"))
+        self.assertIn(" 5 / 0 of 5 ", self.judged_again("e"))
         with open(self.file("e"), encoding="utf-8") as file:
             text = file.read()
         for count in ("parameters: 1000000", "judged_by_accuracy: 1", "length/64/rows: 8", "length/64/state_bytes: 512"):

@@ -155,7 +155,7 @@ class Verdicts(Case):
                 self.runs.add(name, "1-x", seed, loss, values={"judged_by_accuracy": 1})
             _, text, table = self.report(name)
             self.assertEqual(self.verdicts(table)["1-x"], verdict)
-            self.assertIn(f"; {losses.count(0)} of 6 solve it, 0 there", text)
+            self.assertIn(f" {losses.count(0)} / 0 of 6", text)
             self.assertEqual(table["rows"][1]["seeds_needed"], needed)
 
     def test_no_outcome_could_pass(self):

@@ -457,7 +457,7 @@ static enum status our_directory(const struct collect *c, const struct run_recor
 		return FAIL;
 	if (!realpath(theirs, copy)) /* the path may be "." */
 		return fail_errno(err, "%s", theirs);
-	if (name_check("directory", basename(copy), err))
+	if (step_check("directory", basename(copy), err))
 		return fail_prefix(err, "%s", theirs);
 	if (asprintf(ours, "%s/%s", experiment, basename(copy)) < 0)
 		return fail_memory(err, theirs, 0);
@@ -644,7 +644,7 @@ static enum status our_measurement(const struct collect *c, const char *theirs, 
 	if (!realpath(theirs, real))
 		return fail_errno(err, "%s", theirs);
 	file = strrchr(real, '/') + 1; /* dirname() ends the path before it */
-	if (name_check("file", file, err))
+	if (step_check("file", file, err))
 		return fail_prefix(err, "%s", theirs);
 	if (our_experiment(c, basename(dirname(dirname(real))), theirs, experiment, err))
 		return FAIL;

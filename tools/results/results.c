@@ -49,8 +49,8 @@ static int misused(const char *what)
 
 static int report(const struct collect *c, enum status status, const struct error *err)
 {
-	printf("%d added, %d updated, %d unchanged, %d with problems\n", c->added, c->updated,
-	       c->unchanged, c->problems);
+	fprintf(c->out, "%d added, %d updated, %d unchanged, %d with problems\n", c->added,
+		c->updated, c->unchanged, c->problems);
 	return end(status, c->problems, err);
 }
 
@@ -138,12 +138,21 @@ static int end_output(int result)
 
 int main(int argc, char **argv)
 {
-	struct collect collect = { .out = stdout };
+	/* Names of directories and texts of files are told. */
+	struct collect collect = { .out = standard_printable(stdout) };
+	int result;
 
 	standard_occupy();
 	if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
 		fputs(help, stdout);
 		return EXIT_SUCCESS;
 	}
-	return end_output(find_and_run(&collect, argc - 1, argv + 1));
+	if (!collect.out) {
+		fprintf(stderr, "results: out of memory\n");
+		return EXIT_FAILURE;
+	}
+	setvbuf(collect.out, NULL, _IOLBF, 0);
+	result = find_and_run(&collect, argc - 1, argv + 1);
+	fclose(collect.out);
+	return end_output(result);
 }

@@ -100,6 +100,13 @@ class Verify(Case):
         self.verify()
         self.assertNotIn("verified", self.tree.make("report"))
 
+    def test_names_with_escape_sequences(self):
+        odd = self.run_dir.with_name("\x1b]0;mine\x07\xc2\x9b2J")
+        self.run_dir.rename(odd)
+        out = self.results("verify", self.tree.runs, expect=1)
+        self.assertRegex(out, r"wrong: \S*/\?]0;mine\?\S*: its run.json is of smoke/")
+        self.assertNotRegex(out, r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
     def test_journals(self):
         whole = self.journal.read_text()
         self.journal.write_text(whole.replace('"name":"val/loss"', '"name":"val/lass"', 1))

@@ -13,16 +13,16 @@ import unittest
 
 sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
-from tools.cluster import journals
-from tools.export import trackers, weights
+from tools.cluster import jobs, journals, slurm, status
+from tools.export import tokenizer, trackers, weights
 from tools.plan import declaration, kconfig, token_files
-from tools.report import decoding, made_up, report
+from tools.report import decoding, made_up, report, values
 from tools.results import archive, notes, records, run_program, time_left
 from tools.testing import tap
 
 SECONDS = 120    # far more than a reader takes that does not wait
 MEMORY = 2 << 30
-SENTENCES = records.Problem, kconfig.Unfit, archive.Refused, weights.Damaged, OSError
+SENTENCES = records.Problem, kconfig.Unfit, archive.Refused, weights.Damaged, slurm.Problem, tokenizer.Unfit, OSError
 
 
 def hangs(*_):
@@ -63,6 +63,11 @@ class Foreign(unittest.TestCase):
             (self.path / "verified.json", lambda: records.verifications(self.path / "results.db"), table),
             (self.path / "weights.safetensors", lambda: weights.read(self.path / "weights.safetensors")),
             (self.path / "tokens.bin", lambda: token_files.count(str(self.path / "tokens.bin"))),
+            (self.path / "values.csv", lambda: values.read(str(self.path / "values.csv"))),
+            (self.path / "chars.json", lambda: tokenizer.convert({"tokenizer": str(self.path / "chars.json")})),
+            (self.path / "jobs.jsonl", lambda: jobs.Records(self.path).jobs()),
+            (self.path / "tasks-1.json", lambda: jobs.Records(self.path).tasks("tasks-1.json")),
+            (self.path / "1_0.log", lambda: status.last_words(self.path / "1_0.log")),
         ]
 
     def try_all(self, put):

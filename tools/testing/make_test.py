@@ -143,8 +143,8 @@ class Guard(Case):
                          r"is its time in the future\?")
 
 
-class Once(unittest.TestCase):
-    """A small tree with the real make files and one test, which notes each of its runs."""
+class SmallTree(unittest.TestCase):
+    """With the real make files."""
     COPIED = ("Makefile", "Kconfig", "tools/make", "tools/testing/runtest.sh", "tools/testing/summary.sh",
               "models/Makefile", "data/Makefile")
     DIRECTORIES = ".ci", "core", "defconfigs", "docs", "build/tools/kablate"
@@ -160,6 +160,33 @@ class Once(unittest.TestCase):
         for name in self.DIRECTORIES:
             (self.tree / name).mkdir(parents=True, exist_ok=True)
         (self.tree / "README.md").write_text("A tree.\n")
+
+
+class Gates(SmallTree):
+    def check(self, setup, *targets):
+        (self.tree / "tools/make/setup.sh").write_text(setup)
+        done = subprocess.run(["make", "-k", "NVCC=", *targets], cwd=self.tree, text=True, capture_output=True,
+                              env=as_user.environment(PATH=f"{self.tree}:{os.environ['PATH']}"))
+        return done.returncode, done.stdout
+
+    def test_skipped_is_not_passed(self):
+        cppcheck = self.tree / "cppcheck"
+        cppcheck.write_text("#!/bin/sh\n")
+        cppcheck.chmod(0o755)
+        status, said = self.check("exit 1", "check-gates")
+        self.assertIn("gates: 0 passed, 4 skipped\n", said)
+        self.assertEqual(status, 2)
+        self.assertEqual(self.check("exit 1", "gate-asan"), (0, "skipped: gate-asan\n"))
+        status, said = self.check("[ $1 = cppcheck ]", "check-gates")
+        self.assertIn("gates: 1 passed, 3 skipped\n", said)
+        self.assertEqual(status, 0)
+
+
+class Once(SmallTree):
+    """One test, which notes each of its runs."""
+
+    def setUp(self):
+        super().setUp()
         (self.tree / "build/tools/kablate/kablate.o").touch()
         self.test = self.tree / "tools/testing/sample_test.sh"
         self.runs = self.tree / "build/runs"

@@ -30,7 +30,7 @@ from tools.cluster import jobs, journals, slurm
 from tools.data import corpus
 from tools.export import tokenizer, weights
 from tools.kablate import launch
-from tools.plan import declaration, kconfig, plan_words
+from tools.plan import declaration, factors, kconfig, plan_words, token_files
 from tools.report import decoding, made_up, memo, serve, values
 from tools.results import archive, notes, records, reproduce, run_program, time_left
 from tools.testing import tap
@@ -240,6 +240,12 @@ class Place:
     def steps_of_plan(self, data):
         return plan_words.check_names(plan_words.listed_steps(data.decode(errors="replace").split()))
 
+    def factors(self, data):
+        return factors.problem(self.tree, data.decode(errors="replace"))
+
+    def tokens(self, data):
+        return token_files.count(str(self.file("tokens.bin", data)))
+
     def jobs(self, data):
         self.file("slurm/tasks-1.json", json.dumps([{"directory": "d"}]).encode())
         return jobs.Records(self.file("slurm/jobs.jsonl", data).parent).places()
@@ -318,6 +324,9 @@ def parsers(place):
         (".config, a part", place.lines_of_configuration, (), ["\n".join(SYMBOLS).encode()]),
         ("numbers of a plan", place.numbers, kconfig.Unfit, [b"1,2,3"]),
         ("steps of a plan", place.steps_of_plan, kconfig.Unfit, [b"mla mla+gate again-0"]),
+        ("factors of a plan", place.factors, (), [b"NORM=layer|rms; MODEL_HEADS=2|8|16",
+                                                  b"per:ATTENTION=dot|mla+RA_MLA_LATENT_DIM=8; DROPOUT=0|0.1"]),
+        ("token files", place.tokens, (), [bytes(64), struct.pack("<3i", token_files.MAGIC, 1, 8).ljust(token_files.HEADER + 16, b"\0")]),
         ("jobs of Slurm", place.jobs, jobs.Problem, [lines([{"job": 5, "kind": "runs", "tasks": "tasks-1.json"}])]),
         ("tasks of Slurm", place.tasks, jobs.Problem, [json.dumps([{"directory": "d", "command": ["x"]}]).encode()]),
         ("squeue", place.queue, slurm.Problem, [b"1|0|PENDING||Priority\n2|N/A|RUNNING|n1|None\n"]),
