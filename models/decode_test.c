@@ -227,14 +227,21 @@ static void test_combinations(void **state)
 
 static void test_linear_attention(void **state)
 {
-	static const char *const settings[] = { "POS=none", "POS=rope GLA_KEY_DIM=6",
-						GATE "POS=learned", "POS=none GLA_TAU=1" };
+	static const char *const settings[] = {
+		"ATTENTION=gla POS=none",
+		"ATTENTION=gla POS=rope GLA_KEY_DIM=6",
+		"ATTENTION=gla POS=learned " GATE,
+		"ATTENTION=gla POS=none GLA_TAU=1",
+		"ATTENTION=delta POS=none",
+		"ATTENTION=delta POS=rope DELTA_KEY_DIM=6 DELTA_CONV=2",
+		"ATTENTION=delta POS=learned DELTA_CONV=1 " GATE,
+	};
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(settings); i++) {
 		char symbols[600];
 
-		snprintf(symbols, sizeof(symbols), SMALL "ATTENTION=gla %s %s", settings[i],
+		snprintf(symbols, sizeof(symbols), SMALL "%s %s", settings[i],
 			 others[i % COUNT(others)]);
 		check_symbols(symbols, i);
 	}

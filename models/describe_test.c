@@ -214,6 +214,8 @@ static const struct {
 	{ GPT2 "ATTENTION=w2 W2_SCORE=overlap", 2 * 768 + 12, 0 },
 	{ GPT2 "ATTENTION=gla", 0, 12 * 768 * 32 },
 	{ GPT2 "ATTENTION=gla GLA_KEY_DIM=7", 0, 12 * 768 * 7 },
+	{ GPT2 "ATTENTION=delta", 0, 12 * (768 * 32 + 3 * 2 * 768) },
+	{ GPT2 "ATTENTION=delta DELTA_KEY_DIM=16 DELTA_CONV=1", 0, 12 * 768 * 16 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y", 2 * 128 + 3072, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y CROSS_RANK=32", 2 * 128 + 32, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y", 2 * 128, 11 * 64 },

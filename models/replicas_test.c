@@ -311,6 +311,7 @@ static void test_bfloat16(void **state)
 	check("all", BFLOAT16_STORED, OPTIM_ADAMWSPAM);
 	check("all-ws", BFLOAT16_STORED, OPTIM_ADAMW);
 	check("gla", BFLOAT16_STORED, OPTIM_ADAMW);
+	check("delta", BFLOAT16_STORED, OPTIM_ADAMW);
 	check("dot-benchmark", BFLOAT16, OPTIM_MUON);
 }
 

@@ -45,6 +45,7 @@ MODELS = {
     "ws": ("smoke+dot+ws", {}, OWN),
     "differential": ("smoke+dot", {"ATTENTION": "differential", "POS": "rope"}, OWN),
     "gla": ("smoke+dot", {"ATTENTION": "gla", "POS": "none"}, OWN),
+    "delta": ("smoke+dot", {"ATTENTION": "delta", "POS": "none"}, OWN),
     "t5": ("smoke+dot", {"POS": "t5"}, OWN),
 }
 USERS = ("smoke+dot", {"ATTENTION": "cos", "POS": "rope"}, OWN)
@@ -52,7 +53,7 @@ FOLLOW = "page=docs/add-a-variant.md; . tools/testing/follow_page.sh; tree=$1; "
     "copy_tree && { read_page </dev/null >/dev/null; follow_page; }"
 # What goes before which words of tools/reference/model.py.
 VARIANT = {
-    '"gla"),': '"cos", ',
+    '"deepseek"),': '"cos", ',
     '    window: int =': '    cos_scale: float = symbol("COS_SCALE", 10.0)\n',
     '        elif c.attn == "w2":\n            linear(p': '''        elif c.attn == "cos":
             for name in ("q_proj", "k_proj", "v_proj", "c_proj"):
