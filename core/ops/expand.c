@@ -125,7 +125,7 @@ static void apply(struct graph *g, struct tensor *x, int ndim, const int64_t *di
 {
 	x = op_gelu(g, "before", x);
 	graph_seeded_output(g, "y", op_gelu(g, "after", op_expand(g, "expand", x, ndim, dim)));
-	graph_seeded_output(g, "z", op_scale(g, "other", x, 2, NULL));
+	graph_seeded_output(g, "z", op_scale(g, "other", x, 2));
 }
 
 static void case_last(struct graph *g)

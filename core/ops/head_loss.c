@@ -125,7 +125,7 @@ static void case_many_rows(struct graph *g)
 /* Of equal logits the first one is chosen. */
 static void case_equal(struct graph *g)
 {
-	struct tensor *x = op_scale(g, "zero", case_param(g, "x", 2, 9, 3), 0, NULL);
+	struct tensor *x = op_scale(g, "zero", case_param(g, "x", 2, 9, 3), 0);
 	struct head_loss_outputs out = op_head_loss(g, "head", x, case_param(g, "w", 19, 3),
 						    case_input(g, "targets", I32, 2, 9),
 						    case_input(g, "weights", g->type, 2));

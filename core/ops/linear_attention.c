@@ -71,7 +71,7 @@ enum gates { NO_DECAY = 0, HEAD_DECAY = 1, CHANNEL_DECAY = 2, BETA = 4, DELTA = 
 /* -softplus(x) / 4: gates of which a chunk's product is small, not zero. */
 static struct tensor *decay_of(struct graph *g, struct tensor *x)
 {
-	return op_scale(g, "decay", op_softplus(g, "softplus", x, 0), -0.25, NULL);
+	return op_scale(g, "decay", op_softplus(g, "softplus", x, 0), -0.25);
 }
 
 /* q, k, v as slices of one activation.  Keys are short: with the delta rule states stay small. */
@@ -80,7 +80,7 @@ static void linear_attention_case(struct graph *g, int64_t B, int64_t T, int64_t
 {
 	struct tensor *x = op_gelu(g, "gelu", case_param(g, "p", B, T, H * (2 * K + D)));
 	struct tensor *k =
-		op_scale(g, "keys", op_tanh(g, "tanh", case_param(g, "k", B, T, H * K)), 0.5, NULL);
+		op_scale(g, "keys", op_tanh(g, "tanh", case_param(g, "k", B, T, H * K)), 0.5);
 	struct linear_attention_inputs in = { .q = NULL };
 
 	if (!x || !k)

@@ -63,7 +63,7 @@ static void apply(struct graph *g, struct tensor *a, bool transpose_a, struct te
 {
 	a = op_gelu(g, "left", a);
 	b = op_gelu(g, "right", b);
-	graph_seeded_output(g, "z", op_scale(g, "a_again", a, 2, NULL));
+	graph_seeded_output(g, "z", op_scale(g, "a_again", a, 2));
 	graph_seeded_output(g, "y", op_matmul(g, "matmul", a, transpose_a, b, transpose_b));
 	graph_seeded_output(g, "t", op_matmul(g, "again", a, transpose_a, b, transpose_b));
 }
