@@ -377,6 +377,35 @@ static void test_memory_is_counted(void **state)
 	assert_true(strlen(during.device) > 8);
 }
 
+/* Sums have parts for all multiprocessors of the GPU, and records name their number. */
+static void test_follows_multiprocessors(void **state)
+{
+	const struct program_options train = { .train = true };
+	struct backend b = open_device(), larger = b;
+	char device[200], expected[32];
+	size_t bytes, more;
+	struct params *params;
+	struct graph *g;
+	struct error err;
+
+	(void)state;
+	larger.units *= 4;
+	must(params_create(&params, F32, &err), &err);
+	must(graph_create(&g, params, true, &err), &err);
+	graph_seeded_output(g, "y",
+			    op_norm(g, "norm", NORM_LAYER, 1e-5, case_param(g, "x", COUNT, 64),
+				    NULL, case_param(g, "w", 64), NULL, NULL));
+	must(graph_finish(g, &err), &err);
+	must(program_measure(g, &b, &train, &bytes, &err), &err);
+	must(program_measure(g, &larger, &train, &more, &err), &err);
+	assert_true(more > bytes);
+	b.describe(&b, device, sizeof(device));
+	snprintf(expected, sizeof(expected), ", %d SMs,", b.units);
+	assert_non_null(strstr(device, expected));
+	graph_destroy(g);
+	params_destroy(params);
+}
+
 /* The tables of a device without a softmax, or without its backward pass. */
 static bool has_forward;
 
@@ -438,6 +467,7 @@ int main(void)
 		cmocka_unit_test(test_rounds_many_parameters),
 		cmocka_unit_test(test_turns_parameters),
 		cmocka_unit_test(test_memory_is_counted),
+		cmocka_unit_test(test_follows_multiprocessors),
 	};
 	int failed;
 

@@ -90,6 +90,20 @@ static inline struct cuda_context *context_of(const struct call *c)
 	return (struct cuda_context *)c->backend->context;
 }
 
+/*
+ * Blocks of a launch whose work can be split at will, among them sums: at most `per_sm` for each of
+ * the GPU's multiprocessors, which then are all busy.  A power of two, since most sizes are a
+ * multiple of one.
+ */
+static inline int64_t blocks_to_fill(int sms, int per_sm)
+{
+	int64_t blocks = 1;
+
+	while (2 * blocks <= (int64_t)sms * per_sm)
+		blocks *= 2;
+	return blocks;
+}
+
 static inline struct launch_stream stream_of(const struct cuda_context *g)
 {
 	return { g->stream, g->replicas };

@@ -118,9 +118,9 @@ template <typename P> static void backward(const struct call *c)
 		backward_terms<P>(c, slice_index_of(a));
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
-	(void)threads;
+	(void)sms;
 	return pass == PASS_BACKWARD && n->in[2] ? SUM_WORK : 0;
 }
 

@@ -24,7 +24,7 @@ static void put_sum(const struct call *c, const struct repeat &r, typename P::re
 		    input_view<P> large, gradient_view<P> small)
 {
 	typedef typename P::real real;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	real *parts = alloc_parts<P>(&m, r);
 	const auto finish = [=] __device__(int64_t i, real sum) { small.put(i, f * sum); };
 

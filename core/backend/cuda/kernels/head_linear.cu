@@ -209,7 +209,7 @@ template <typename P> static void forward(const struct call *c)
 			forward_few<P>(c);
 			return;
 		}
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_FORWARD);
 	const struct sizes s = sizes_of(c->node);
 	auto w = weight<P>(c, r.w);
@@ -248,7 +248,7 @@ static void backward_x(const struct call *c, const struct sizes &given,
 /* y_h = x_h W_h: dW_h = x_h' dy_h */
 template <typename P> static void backward(const struct call *c)
 {
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_BACKWARD);
 	const struct sizes s = sizes_of(c->node);
 	const auto dw = input_gradient<P>(c, 1);

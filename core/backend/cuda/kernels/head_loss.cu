@@ -370,7 +370,7 @@ static void cross_entropy_of_chunk(const struct call *c, const buffers<P> &r, in
 template <typename P> static void all_chunks(const struct call *c, bool training)
 {
 	typedef typename P::factor factor;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, training ? PASS_LOSS : PASS_FORWARD);
 	const int64_t tokens = tensor_count(c->node->in[2]), chunk = chunk_tokens(c->node);
 	const int64_t v = c->node->in[1]->dim[0], e = c->node->in[1]->dim[1];
@@ -401,7 +401,7 @@ template <typename P> static void all_chunks(const struct call *c, bool training
 template <typename P> static void totals(const struct call *c)
 {
 	typedef typename P::real real;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_FORWARD);
 	const int64_t tokens = tensor_count(c->node->in[2]);
 	const auto *weights = real_input<P>(c, 3);

@@ -33,11 +33,11 @@ template <typename P> static void recompute(const struct call *c)
 	recompute_gelu<P>(&n, c);
 }
 
-template <typename P> static size_t workspace(const struct node *node, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *node, enum pass pass, int sms)
 {
 	const nodes<P> n(node);
 
-	return two_workspaces(&n, pass_of_recompute<P>(pass), threads);
+	return two_workspaces(&n, pass_of_recompute<P>(pass), sms);
 }
 
 template <typename P>

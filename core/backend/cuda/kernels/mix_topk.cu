@@ -371,7 +371,7 @@ template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const int64_t *dim = c->node->in[X]->dim;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const sorting<real> s = alloc_sorting<P>(&m, c->node, PASS_BACKWARD);
 	const mix<P> mix = { c,
 			     { s.T, s.T, s.T * s.k, s.k, s.first, s.token, s.weight },

@@ -485,7 +485,8 @@ template <typename P> static void backward(const struct call *c)
 			else
 				parts = backward_columns<plain_columns<stream>, stream>(c, m, d);
 		} else {
-			parts = norm_parts(m.rows, S::TEAMS, NORM_PARTS);
+			parts = norm_parts(context_of(c)->sm_count, m.rows, S::TEAMS,
+					   NORM_BLOCKS_PER_SM);
 			if (parts)
 				launch_pdl(context_of(c)->pdl,
 					   m.residual_pitch == width
@@ -505,14 +506,14 @@ template <typename P> static void backward(const struct call *c)
 			       });
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
 	const int64_t width = tensor_dim(n->in[0], -1), rows = tensor_count(n->in[0]) / width;
 
-	(void)threads;
-	return pass == PASS_BACKWARD ? (size_t)(norm_parts(rows, 1, MAX_PARTS) * 2 * width) *
-					       sizeof(typename P::real)
-				     : 0;
+	return pass == PASS_BACKWARD
+		       ? (size_t)(norm_parts(sms, rows, 1, MAX_BLOCKS_PER_SM) * 2 * width) *
+				 sizeof(typename P::real)
+		       : 0;
 }
 
 template <typename P> static constexpr struct kernels set()

@@ -393,7 +393,7 @@ static muon_scratch<R> alloc_muon(struct scratch *m, int64_t rows, int64_t colum
 /* Matrices that are updated together: at least one. */
 template <typename R> static int64_t muon_batch(int64_t rows, int64_t columns, int n)
 {
-	struct scratch one = { NULL, 0 };
+	struct scratch one = count_scratch(0);
 	int64_t max;
 
 	alloc_muon<R>(&one, rows, columns, 1);
@@ -403,7 +403,7 @@ template <typename R> static int64_t muon_batch(int64_t rows, int64_t columns, i
 
 template <typename R> static size_t muon_workspace(int64_t rows, int64_t columns, int n)
 {
-	struct scratch m = { NULL, 0 };
+	struct scratch m = count_scratch(0);
 
 	alloc_muon<R>(&m, rows, columns, muon_batch<R>(rows, columns, n));
 	return m.used;

@@ -481,7 +481,7 @@ template <typename P> static void backward_wasserstein(const struct call *c)
 	const auto temperatures = temperatures_of<P>(c);
 	const auto dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), dtau = input_gradient<P>(c, 1);
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const backward_work<P> work = alloc_work<P>(&m, c->node, PASS_BACKWARD);
 
 	const auto *dbias = real_output_gradient<P>(c, 1);

@@ -68,6 +68,7 @@ static scalar_factor<typename P::real> factor(const struct call *c, int learned)
 /* Allocates from c->work, aligned to 256 bytes.  With `at` NULL it only counts bytes. */
 struct scratch {
 	char *at;
+	int sms; /* multiprocessors of the GPU */
 	size_t used;
 
 	template <typename R> R *alloc(int64_t elements)
@@ -79,13 +80,22 @@ struct scratch {
 	}
 };
 
-/* The `workspace` function of kernels whose `alloc_all` allocates all scratch memory of a pass. */
-template <auto alloc_all>
-static size_t workspace_of(const struct node *n, enum pass pass, int threads)
+static inline struct scratch scratch_of(const struct call *c)
 {
-	struct scratch m = { NULL, 0 };
+	return { (char *)c->work, context_of(c)->sm_count, 0 };
+}
 
-	(void)threads;
+/* To count bytes. */
+static inline struct scratch count_scratch(int sms)
+{
+	return { NULL, sms, 0 };
+}
+
+/* The `workspace` function of kernels whose `alloc_all` allocates all scratch memory of a pass. */
+template <auto alloc_all> static size_t workspace_of(const struct node *n, enum pass pass, int sms)
+{
+	struct scratch m = count_scratch(sms);
+
 	alloc_all(&m, n, pass);
 	return m.used;
 }

@@ -186,30 +186,30 @@ static void sum_vecs(const struct call *c, int64_t n, const tensors<P> &of, F va
 
 /*
  * The rows of a column sum are split into parts, one per blockIdx.y.  Their number depends only on
- * the shape: enough blocks for a large GPU, but no part of few rows.  One part needs no second
- * launch.
+ * the shape and the GPU: enough blocks to fill it, but no part of few rows.  One part needs no
+ * second launch.
  */
-#define COLUMN_BLOCKS 512
+#define COLUMN_BLOCKS_PER_SM 4
 #define COLUMN_ROWS 64 /* minimum rows of a part, if there are several */
 
-static inline int64_t column_parts(int64_t rows, int64_t columns)
+static inline int64_t column_parts(int sms, int64_t rows, int64_t columns)
 {
 	const int64_t blocks = (columns + WARP * VEC - 1) / (WARP * VEC);
-	const int64_t wanted = (COLUMN_BLOCKS + blocks - 1) / blocks;
+	const int64_t wanted = (blocks_to_fill(sms, COLUMN_BLOCKS_PER_SM) + blocks - 1) / blocks;
 	const int64_t max = rows <= 4 * COLUMN_ROWS ? 1 : rows / COLUMN_ROWS;
 
 	return wanted < max ? wanted : max;
 }
 
 /* Elements of scratch memory for sum_columns(). */
-static inline int64_t column_scratch(int64_t rows, int64_t columns)
+static inline int64_t column_scratch(int sms, int64_t rows, int64_t columns)
 {
-	return column_parts(rows, columns) * columns;
+	return column_parts(sms, rows, columns) * columns;
 }
 
 /*
- * A block has `lanes` threads across the columns and BLOCK / lanes threads down the rows.  Adds the
- * sums of the latter in a fixed tree; the first `lanes` threads get the result.
+ * A block has `lanes` threads across the columns and BLOCK / lanes threads down the rows.  Adds
+ * the sums of the latter in a fixed tree; the first `lanes` threads get the result.
  */
 template <typename R, int N> static __device__ vec<R, N> add_slices(vec<R, N> sum, int lanes)
 {
@@ -312,7 +312,7 @@ template <typename R, int N, enum vec_kind KIND = VEC_OF_ANY, typename F, typena
 static void launch_columns(const struct call *c, int64_t rows, int64_t columns, F value, R *work,
 			   G finish)
 {
-	const int64_t parts = column_parts(rows, columns);
+	const int64_t parts = column_parts(context_of(c)->sm_count, rows, columns);
 	int lanes = 1;
 
 	while (lanes < WARP && lanes * N < columns)
