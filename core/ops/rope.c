@@ -1,8 +1,8 @@
 /*
- * rope: rotary positions.  Position past + t turns the pair of channels
+ * rope: rotary positions.  Position past + t rotates the pair of channels
  * (i, i + width/2) of x [B,T,H,n] by the angle (past + t) theta^(-2i/width),
  * i < width/2;
- * channels from `width` on pass unchanged.  The gradient turns back.
+ * channels from `width` on pass unchanged.  The gradient is rotated back.
  * (J. Su et al., "RoFormer", 2021, with the pairs split in halves.)
  */
 #include "core/ops/rule.h"

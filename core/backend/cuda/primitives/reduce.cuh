@@ -208,14 +208,14 @@ static inline int64_t column_scratch(int sms, int64_t rows, int64_t columns)
 }
 
 /*
- * A block has `lanes` threads across the columns and BLOCK / lanes threads down the rows.  Adds
- * the sums of the latter in a fixed tree; the first `lanes` threads get the result.
+ * A block has `across` threads across the columns and BLOCK / across threads down the rows.  Adds
+ * the sums of the latter in a fixed tree; the first `across` threads get the result.
  */
-template <typename R, int N> static __device__ vec<R, N> add_slices(vec<R, N> sum, int lanes)
+template <typename R, int N> static __device__ vec<R, N> add_slices(vec<R, N> sum, int across)
 {
 	__shared__ R other[N][BLOCK];
 
-	for (int half = BLOCK / 2; half >= lanes; half /= 2) {
+	for (int half = BLOCK / 2; half >= across; half /= 2) {
 		__syncthreads();
 #pragma unroll
 		for (int k = 0; k < N; k++)
@@ -232,14 +232,14 @@ template <typename R, int N> static __device__ vec<R, N> add_slices(vec<R, N> su
 
 template <typename R, int N, enum vec_kind KIND, typename F, typename G>
 static __global__ void column_reduce_kernel(struct replicas replicas, int64_t rows, int64_t columns,
-					    int lanes, const __grid_constant__ F given_value,
+					    int across, const __grid_constant__ F given_value,
 					    R *partial, const __grid_constant__ G given_finish)
 {
 	replicas.to_own(partial);
 	const auto &value = replicas.own(given_value);
 	const auto &finish = replicas.own(given_finish);
 	const int64_t parts = gridDim.y, part = blockIdx.y, last = rows * (part + 1) / parts;
-	const int64_t column = ((int64_t)blockIdx.x * lanes + threadIdx.x % lanes) * N;
+	const int64_t column = ((int64_t)blockIdx.x * across + threadIdx.x % across) * N;
 	vec<R, N> sum = {};
 
 	pdl_wait();
@@ -247,8 +247,8 @@ static __global__ void column_reduce_kernel(struct replicas replicas, int64_t ro
 		/*
 		 * the trip count is known before the loop, so loads of several iterations overlap
 		 */
-		const int64_t first = rows * part / parts + threadIdx.x / lanes,
-			      step = BLOCK / lanes;
+		const int64_t first = rows * part / parts + threadIdx.x / across,
+			      step = BLOCK / across;
 		const int64_t iterations = first < last ? (last - first - 1) / step + 1 : 0;
 
 #pragma unroll 4
@@ -260,8 +260,8 @@ static __global__ void column_reduce_kernel(struct replicas replicas, int64_t ro
 				sum[k] += x[k];
 		}
 	}
-	sum = add_slices(sum, lanes);
-	if ((int)threadIdx.x >= lanes || column >= columns)
+	sum = add_slices(sum, across);
+	if ((int)threadIdx.x >= across || column >= columns)
 		return;
 #pragma unroll
 	for (int k = 0; k < N; k++) {
@@ -313,13 +313,13 @@ static void launch_columns(const struct call *c, int64_t rows, int64_t columns, 
 			   G finish)
 {
 	const int64_t parts = column_parts(context_of(c)->sm_count, rows, columns);
-	int lanes = 1;
+	int across = 1;
 
-	while (lanes < WARP && lanes * N < columns)
-		lanes *= 2;
+	while (across < WARP && across * N < columns)
+		across *= 2;
 	launch_pdl(context_of(c)->pdl, column_reduce_kernel<R, N, KIND, F, G>,
-		   dim3((unsigned)((columns + lanes * N - 1) / (lanes * N)), (unsigned)parts),
-		   BLOCK, 0, stream_of(c), rows, columns, lanes, value, work, finish);
+		   dim3((unsigned)((columns + across * N - 1) / (across * N)), (unsigned)parts),
+		   BLOCK, 0, stream_of(c), rows, columns, across, value, work, finish);
 	note_launch(c);
 	if (parts > 1)
 		finish_columns(c, parts, columns, (const R *)work, finish);
