@@ -163,9 +163,6 @@ static size_t copies(const struct node *n, enum pass pass, int input, int which)
 	return n->in[3] ? 0 : weight_copies<P>(n, pass, input, which);
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>, copies<P> };
-}
-KERNELS(add_linear, set)
-KERNELS(add_linear_learned, set)
+KERNELS(add_linear, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>, copies<P>)
+KERNELS(add_linear_learned, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>,
+	copies<P>)

@@ -124,13 +124,5 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 	return pass == PASS_BACKWARD && n->in[2] ? SUM_WORK : 0;
 }
 
-template <typename P> static constexpr struct kernels plain()
-{
-	return { forward<P>, backward<P> };
-}
-template <typename P> static constexpr struct kernels learned()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
-}
-KERNELS(add_scaled, plain)
-KERNELS(add_scaled_learned, learned)
+KERNELS(add_scaled, forward<P>, backward<P>)
+KERNELS(add_scaled_learned, forward<P>, backward<P>, NULL, NULL, workspace<P>)

@@ -445,9 +445,5 @@ template <typename P> static bool follows_past(const struct node *n)
  * separate_gradient_in: in bfloat16 dQ may have an instruction of its own, since both halves
  * recompute the scores anyway.
  */
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>,	    NULL, NULL, workspace<P>, NULL, follows_past<P>,
-		 {},	     ROUNDS<P> ? BIT(Q) : 0 };
-}
-KERNELS(attention, set)
+KERNELS(attention, forward<P>, backward<P>, NULL, NULL, workspace<P>, NULL, follows_past<P>, {},
+	ROUNDS<P> ? BIT(Q) : 0)

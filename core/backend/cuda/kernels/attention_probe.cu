@@ -286,8 +286,4 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 	return m.used;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, NULL, NULL, NULL, workspace<P> };
-}
-KERNELS(attention_probe, set)
+KERNELS(attention_probe, forward<P>, NULL, NULL, NULL, workspace<P>)

@@ -118,8 +118,4 @@ template <typename P> static void backward(const struct call *c)
 	});
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, forward<P> };
-}
-KERNELS(concat, set)
+KERNELS(concat, forward<P>, backward<P>, forward<P>)

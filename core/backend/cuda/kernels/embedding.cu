@@ -73,8 +73,4 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 	return m.used;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
-}
-KERNELS(embedding, set)
+KERNELS(embedding, forward<P>, backward<P>, NULL, NULL, workspace<P>)

@@ -99,13 +99,5 @@ template <enum pass SUMS> static size_t workspace(const struct node *n, enum pas
 	return m.used;
 }
 
-template <typename P> static constexpr struct kernels gather()
-{
-	return { gather_forward<P>, gather_backward<P>, NULL, NULL, workspace<PASS_BACKWARD> };
-}
-template <typename P> static constexpr struct kernels scatter()
-{
-	return { scatter_forward<P>, scatter_backward<P>, NULL, NULL, workspace<PASS_FORWARD> };
-}
-KERNELS(gather, gather)
-KERNELS(scatter, scatter)
+KERNELS(gather, gather_forward<P>, gather_backward<P>, NULL, NULL, workspace<PASS_BACKWARD>)
+KERNELS(scatter, scatter_forward<P>, scatter_backward<P>, NULL, NULL, workspace<PASS_FORWARD>)

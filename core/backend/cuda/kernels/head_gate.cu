@@ -112,8 +112,4 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 	return m.used;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, forward<P>, NULL, workspace<P> };
-}
-KERNELS(head_gate, set)
+KERNELS(head_gate, forward<P>, backward<P>, forward<P>, NULL, workspace<P>)

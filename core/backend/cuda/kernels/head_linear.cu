@@ -267,9 +267,5 @@ template <typename P> static void backward(const struct call *c)
 	}
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>,	  backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>,
-		 weight_copies<P> };
-}
-KERNELS(head_linear, set)
+KERNELS(head_linear, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>,
+	weight_copies<P>)

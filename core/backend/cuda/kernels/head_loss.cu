@@ -428,10 +428,5 @@ template <typename P> static void loss(const struct call *c)
 	totals<P>(c);
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return {
-		forward<P>, NULL, NULL, loss<P>, workspace_of<alloc_scratch<P>>, weight_copies<P>
-	};
-}
-KERNELS(head_loss, set)
+KERNELS(head_loss, forward<P>, NULL, NULL, loss<P>, workspace_of<alloc_scratch<P>>,
+	weight_copies<P>)

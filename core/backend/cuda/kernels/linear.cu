@@ -169,8 +169,4 @@ static size_t copies(const struct node *n, enum pass pass, int input, int which)
 	return weight_copies<P>(n, pass, input, which);
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>, copies<P> };
-}
-KERNELS(linear, set)
+KERNELS(linear, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>, copies<P>)

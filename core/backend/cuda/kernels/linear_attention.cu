@@ -559,8 +559,4 @@ template <typename P> static void backward(const struct call *c)
 		});
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_chunks<P>> };
-}
-KERNELS(linear_attention, set)
+KERNELS(linear_attention, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_chunks<P>>)

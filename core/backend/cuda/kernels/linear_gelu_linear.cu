@@ -79,11 +79,5 @@ static size_t copies(const struct node *node, enum pass pass, int input, int whi
 	return three_copies(&n, pass_of_recompute<P>(pass), input, which);
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return {
-		forward<P>,   backward<P>, recompute<P>, NULL,
-		workspace<P>, copies<P>,   NULL,	 recompute_rule_of_gelu<P>(BIT(1) | BIT(2))
-	};
-}
-KERNELS(linear_gelu_linear, set)
+KERNELS(linear_gelu_linear, forward<P>, backward<P>, recompute<P>, NULL, workspace<P>, copies<P>,
+	NULL, recompute_rule_of_gelu<P>(BIT(1) | BIT(2)))

@@ -101,8 +101,4 @@ template <typename P> static void backward(const struct call *c)
 	}
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>> };
-}
-KERNELS(matmul, set)
+KERNELS(matmul, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>)

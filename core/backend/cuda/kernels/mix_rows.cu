@@ -106,8 +106,4 @@ static bool follows_past(const struct node *n)
 	return true;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P>, NULL, follows_past };
-}
-KERNELS(mix_rows, set)
+KERNELS(mix_rows, forward<P>, backward<P>, NULL, NULL, workspace<P>, NULL, follows_past)

@@ -384,8 +384,4 @@ template <typename P> static void backward(const struct call *c)
 	with_load_type(mix.x, mix.width.row, mix.width.x_pitch, mix);
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_sorting<P>> };
-}
-KERNELS(mix_topk, set)
+KERNELS(mix_topk, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_sorting<P>>)

@@ -516,9 +516,5 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 		       : 0;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, recompute<P>, NULL, workspace<P> };
-}
-KERNELS(norm, set)
-KERNELS(norm_residual, set)
+KERNELS(norm, forward<P>, backward<P>, recompute<P>, NULL, workspace<P>)
+KERNELS(norm_residual, forward<P>, backward<P>, recompute<P>, NULL, workspace<P>)

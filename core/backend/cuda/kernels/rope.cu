@@ -224,8 +224,4 @@ template <typename P> static void backward(const struct call *c)
 		      layout_of(c->node->in[0]), -1, half_of(c->node), c->node->in[0]->dim[3] });
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, forward<P> };
-}
-KERNELS(rope, set)
+KERNELS(rope, forward<P>, backward<P>, forward<P>)

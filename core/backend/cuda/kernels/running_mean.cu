@@ -270,8 +270,4 @@ template <typename P> static void backward(const struct call *c)
 	with_load_type(dy, p.C, running_mean_gradient<P>{ c, p, dy, starts });
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_starts<P>> };
-}
-KERNELS(running_mean, set)
+KERNELS(running_mean, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_starts<P>>)

@@ -56,8 +56,4 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 		       : 0;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, forward<P>, NULL, workspace<P> };
-}
-KERNELS(scalar_expand, set)
+KERNELS(scalar_expand, forward<P>, backward<P>, forward<P>, NULL, workspace<P>)

@@ -66,8 +66,4 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 		       : 0;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
-}
-KERNELS(scalar_pool, set)
+KERNELS(scalar_pool, forward<P>, backward<P>, NULL, NULL, workspace<P>)

@@ -152,9 +152,5 @@ template <typename P> static void backward(const struct call *c)
 		});
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_blocks<P>> };
-}
-KERNELS(cumsum, set)
-KERNELS(scan, set)
+KERNELS(cumsum, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_blocks<P>>)
+KERNELS(scan, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_blocks<P>>)

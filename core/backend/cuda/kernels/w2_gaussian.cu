@@ -518,8 +518,4 @@ template <typename P> static void backward(const struct call *c)
 				 whitened_gradient<P>{ of, dy, real_output_gradient<P>(c, 1), dx });
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, forward<P>, NULL, workspace_of<alloc_work<P>> };
-}
-KERNELS(w2_gaussian, set)
+KERNELS(w2_gaussian, forward<P>, backward<P>, forward<P>, NULL, workspace_of<alloc_work<P>>)

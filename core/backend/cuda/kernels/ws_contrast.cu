@@ -195,8 +195,4 @@ template <typename P> static void backward(const struct call *c)
 	});
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_contrast<P>> };
-}
-KERNELS(ws_contrast, set)
+KERNELS(ws_contrast, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_contrast<P>>)

@@ -56,8 +56,4 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 	return pass == PASS_FORWARD ? SUM_WORK : 0;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
-}
-KERNELS(ws_energy, set)
+KERNELS(ws_energy, forward<P>, backward<P>, NULL, NULL, workspace<P>)

@@ -28,15 +28,19 @@ extern "C" {
 #include "core/backend/cuda/primitives/elementwise.cuh"
 #include "core/backend/cuda/primitives/reduce.cuh"
 
-/* Defines the tables of an op that the backend looks up: `set<P>()` for each precision. */
-#define KERNELS(name, set)                                                  \
-	extern "C" {                                                        \
-	extern const struct kernels cuda_##name##_f32;                      \
-	extern const struct kernels cuda_##name##_f64;                      \
-	extern const struct kernels cuda_##name##_bf16;                     \
-	const struct kernels cuda_##name##_f32 = set<single_precision>();   \
-	const struct kernels cuda_##name##_f64 = set<double_precision>();   \
-	const struct kernels cuda_##name##_bf16 = set<bfloat16_products>(); \
+/* Defines the tables of an op that the backend looks up: a struct kernels for each precision P. */
+#define KERNELS(name, ...)                                                             \
+	template <typename P> static constexpr struct kernels name##_kernels()         \
+	{                                                                              \
+		return { __VA_ARGS__ };                                                \
+	}                                                                              \
+	extern "C" {                                                                   \
+	extern const struct kernels cuda_##name##_f32;                                 \
+	extern const struct kernels cuda_##name##_f64;                                 \
+	extern const struct kernels cuda_##name##_bf16;                                \
+	const struct kernels cuda_##name##_f32 = name##_kernels<single_precision>();   \
+	const struct kernels cuda_##name##_f64 = name##_kernels<double_precision>();   \
+	const struct kernels cuda_##name##_bf16 = name##_kernels<bfloat16_products>(); \
 	}
 
 /* ------------------------------------------------------------ learned or constant factor */
