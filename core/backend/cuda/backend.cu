@@ -484,10 +484,9 @@ static void transpose(const struct backend *b, const struct params *p, const str
 	struct call c = {};
 
 	c.backend = b;
-	launch_pdl(context_of(&c)->pdl, transpose_kernel<T>, dim3((unsigned)(down * across)),
-		   TRANSPOSE_TILE * TRANSPOSE_ROWS, 0, stream_of(&c),
-		   (const float *)p->data + q->offset, rows, columns, (T *)q->copy[1].memory);
-	note_launch(&c);
+	launch_for(&c, transpose_kernel<T>, dim3((unsigned)(down * across)),
+		   TRANSPOSE_TILE * TRANSPOSE_ROWS, 0, (const float *)p->data + q->offset, rows,
+		   columns, (T *)q->copy[1].memory);
 }
 
 /* Copy 1 [O,I] of a weight [I,O]: gemv.cuh reads it in bfloat16, kernels/linear.cu in float. */

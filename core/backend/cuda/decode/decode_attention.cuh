@@ -1133,10 +1133,8 @@ template <typename P> struct decode {
 	{
 		if (p.layout.splits == 1)
 			return;
-		launch_pdl(context_of(c)->pdl, decode_attention_combine_kernel<Traits>,
-			   dim3(head_blocks, (unsigned)p.layout.rows()), Traits::V_DIM, 0,
-			   stream_of(c), p);
-		note_launch(c);
+		launch_for(c, decode_attention_combine_kernel<Traits>,
+			   dim3(head_blocks, (unsigned)p.layout.rows()), Traits::V_DIM, 0, p);
 	}
 
 	static void forward(const struct call *c)
@@ -1151,9 +1149,8 @@ template <typename P> struct decode {
 					  (unsigned)l.splits);
 
 			set_max_dynamic_smem(c, decode_attention_kernel<Traits>, l.bytes());
-			launch_pdl(context_of(c)->pdl, decode_attention_kernel<Traits>, blocks,
-				   l.tiles * l.slices * WARP, l.bytes(), stream_of(c), p);
-			note_launch(c);
+			launch_for(c, decode_attention_kernel<Traits>, blocks,
+				   l.tiles * l.slices * WARP, l.bytes(), p);
 			if constexpr (Traits::USES_MMA)
 				launch_combine(c, p, blocks.x);
 		});

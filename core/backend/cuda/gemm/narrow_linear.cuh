@@ -339,10 +339,8 @@ template <> struct narrow_linear<bfloat16_products> {
 			    struct narrow_linear_scratch r)
 	{
 		transpose_channels<P>(c, { w.at, true }, s.i, s.o, r.transposed);
-		launch_pdl(context_of(c)->pdl, narrow_linear_forward_kernel<P>,
-			   dim3((unsigned)(s.n / NARROW_ROWS)), NARROW_THREADS, 0, stream_of(c), x,
-			   r.transposed, s.i, (int)s.o, b, y);
-		note_launch(c);
+		launch_for(c, narrow_linear_forward_kernel<P>, dim3((unsigned)(s.n / NARROW_ROWS)),
+			   NARROW_THREADS, 0, x, r.transposed, s.i, (int)s.o, b, y);
 	}
 	static void to_x(const struct call *c, const struct linear_sizes &s, input_view<P> dy,
 			 factors w, gradient_view<P> dx)
@@ -353,9 +351,8 @@ template <> struct narrow_linear<bfloat16_products> {
 		const dim3 blocks((unsigned)((s.i + columns - 1) / columns),
 				  (unsigned)(s.n / NARROW_ROWS));
 
-		launch_pdl(context_of(c)->pdl, kernel, blocks, NARROW_THREADS, 0, stream_of(c), dy,
-			   w.at, s.i, (int)s.o, dx, s.x_pitch);
-		note_launch(c);
+		launch_for(c, kernel, blocks, NARROW_THREADS, 0, dy, w.at, s.i, (int)s.o, dx,
+			   s.x_pitch);
 	}
 	static void to_w(const struct call *c, const struct linear_sizes &s, factors x,
 			 input_view<P> dy, gradient_view<P> dw, struct narrow_linear_scratch r)
@@ -366,10 +363,9 @@ template <> struct narrow_linear<bfloat16_products> {
 		const float *partials = r.partials;
 
 		transpose_channels<P>(c, dy, s.n, s.o, r.transposed);
-		launch_pdl(context_of(c)->pdl, narrow_linear_dw_kernel,
+		launch_for(c, narrow_linear_dw_kernel,
 			   dim3((unsigned)(s.i / NARROW_DW_COLUMNS), (unsigned)splits),
-			   NARROW_THREADS, 0, stream_of(c), x, r.transposed, s.n, s.i, r.partials);
-		note_launch(c);
+			   NARROW_THREADS, 0, x, r.transposed, s.n, s.i, r.partials);
 		each(c, O * I, [=] __device__(int64_t at) {
 			const int64_t o = of.quotient(at), i = at - o * I;
 			float sum = 0;

@@ -192,12 +192,11 @@ template <typename P> static void forward_few(const struct call *c)
 	const dim3 blocks((unsigned)((p.s.o / 8 + p.across - 1) / p.across), (unsigned)p.s.heads);
 
 	if (p.s.tokens == 1)
-		launch_pdl(context_of(c)->pdl, head_linear_few_tokens_kernel<P, 1>, blocks,
-			   FEW_TOKENS_THREADS, 0, stream_of(c), p);
+		launch_for(c, head_linear_few_tokens_kernel<P, 1>, blocks, FEW_TOKENS_THREADS, 0,
+			   p);
 	else
-		launch_pdl(context_of(c)->pdl, head_linear_few_tokens_kernel<P, MAX_FEW_TOKENS>,
-			   blocks, FEW_TOKENS_THREADS, 0, stream_of(c), p);
-	note_launch(c);
+		launch_for(c, head_linear_few_tokens_kernel<P, MAX_FEW_TOKENS>, blocks,
+			   FEW_TOKENS_THREADS, 0, p);
 }
 
 /* --------------------------------------------------------------------- passes */

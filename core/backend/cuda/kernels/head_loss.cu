@@ -331,9 +331,7 @@ static void launch_cross_entropy(const struct call *c, int64_t blocks, int threa
 	const int bytes = STAGES * (int)row_bytes<L>(s.v);
 
 	set_max_dynamic_smem(c, cross_entropy_kernel<P, L, STAGES>, bytes);
-	launch_pdl(context_of(c)->pdl, cross_entropy_kernel<P, L, STAGES>, (unsigned)blocks,
-		   threads, bytes, stream_of(c), s);
-	note_launch(c);
+	launch_for(c, cross_entropy_kernel<P, L, STAGES>, (unsigned)blocks, threads, bytes, s);
 }
 
 #define FEW_LOGITS 4096 /* vocabularies up to this size use small blocks */

@@ -138,9 +138,8 @@ template <typename P> struct mix {
 		const dim3 grid((unsigned)((r.lists + WARPS - 1) / WARPS),
 				(unsigned)((width.row + slice - 1) / slice), (unsigned)batch);
 
-		launch_pdl(context_of(c)->pdl, mix_topk_kernel<P, T, N>, grid, BLOCK, 0,
-			   stream_of(c), r, (const T *)x.at, width, y);
-		note_launch(c);
+		launch_for(c, mix_topk_kernel<P, T, N>, grid, BLOCK, 0, r, (const T *)x.at, width,
+			   y);
 	}
 };
 

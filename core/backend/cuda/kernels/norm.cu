@@ -253,15 +253,13 @@ template <typename P> static void forward(const struct call *c)
 
 	if (m.rows == 0)
 		return;
-	with_shape<P>(shape_width(m, aligned), aligned, all_of<P>(m.x, m.s).kind(),
-		      [&](auto shape) {
-			      typedef decltype(shape) S;
+	with_shape<P>(
+		shape_width(m, aligned), aligned, all_of<P>(m.x, m.s).kind(), [&](auto shape) {
+			typedef decltype(shape) S;
 
-			      launch_pdl(context_of(c)->pdl, norm_forward_kernel<P, S>,
-					 (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0,
-					 stream_of(c), m);
-		      });
-	note_launch(c);
+			launch_for(c, norm_forward_kernel<P, S>,
+				   (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, m);
+		});
 }
 
 template <typename P> static void recompute(const struct call *c)
@@ -273,11 +271,9 @@ template <typename P> static void recompute(const struct call *c)
 	with_shape<P>(m.width, forward_aligned(m), all_of<P>(m.sum()).kind(), [&](auto shape) {
 		typedef decltype(shape) S;
 
-		launch_pdl(context_of(c)->pdl, norm_recompute_kernel<P, S>,
-			   (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, stream_of(c),
-			   m);
+		launch_for(c, norm_recompute_kernel<P, S>,
+			   (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, m);
 	});
-	note_launch(c);
 }
 
 /* ------------------------------------------------------------------ backward */
@@ -488,14 +484,13 @@ template <typename P> static void backward(const struct call *c)
 			parts = norm_parts(context_of(c)->sm_count, m.rows, S::TEAMS,
 					   NORM_BLOCKS_PER_SM);
 			if (parts)
-				launch_pdl(context_of(c)->pdl,
+				launch_for(c,
 					   m.residual_pitch == width
 						   ? norm_backward_kernel<P, S, false>
 						   : norm_backward_kernel<P, S, true>,
-					   (unsigned)parts, BLOCK, 0, stream_of(c), m, d);
+					   (unsigned)parts, BLOCK, 0, m, d);
 		}
 	});
-	note_launch(c);
 	if (d.columns)
 		finish_columns(c, parts, d.columns, (const real *)d.partial,
 			       [=] __device__(int64_t column, real sum) {

@@ -138,12 +138,10 @@ template <typename R>
 static void launch_squares(const struct call *c, squares<R> *all, bool add, double *sums)
 {
 	if (all->parts) {
-		launch_pdl(context_of(c)->pdl, sum_squares_kernel<R>, (unsigned)all->parts, BLOCK,
-			   0, stream_of(c), *all, sum_work(c));
-		note_launch(c);
-		launch_pdl(context_of(c)->pdl, add_partial_squares_kernel<R>, (unsigned)all->sums,
-			   BLOCK, 0, stream_of(c), *all, (const double *)sum_work(c), add, sums);
-		note_launch(c);
+		launch_for(c, sum_squares_kernel<R>, (unsigned)all->parts, BLOCK, 0, *all,
+			   sum_work(c));
+		launch_for(c, add_partial_squares_kernel<R>, (unsigned)all->sums, BLOCK, 0, *all,
+			   (const double *)sum_work(c), add, sums);
 	}
 	*all = {};
 }
@@ -201,9 +199,7 @@ static void decide(const struct backend *b, const struct optim_rule *rule, struc
 {
 	const struct call c = update_call(b);
 
-	launch_pdl(context_of(&c)->pdl, optim_decide_kernel, 1, 1, 0, stream_of(&c), *rule, s,
-		   losses, n);
-	note_launch(&c);
+	launch_for(&c, optim_decide_kernel, 1, 1, 0, *rule, s, losses, n);
 }
 
 template <typename R>

@@ -182,10 +182,8 @@ template <int N, bool WHOLE_BLOCK, typename F> static void launch(const struct c
 {
 	const int64_t rows = WHOLE_BLOCK ? 1 : BLOCK / WARP, blocks = (f.of.rows + rows - 1) / rows;
 
-	launch_pdl(context_of(c)->pdl, row_formula_kernel<N, WHOLE_BLOCK, F>,
-		   (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), BLOCK, 0, stream_of(c),
-		   f);
-	note_launch(c);
+	launch_for(c, row_formula_kernel<N, WHOLE_BLOCK, F>,
+		   (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), BLOCK, 0, f);
 }
 
 template <typename F> static void each_formula_row(const struct call *c, const F &f)

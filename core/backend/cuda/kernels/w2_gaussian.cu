@@ -165,10 +165,9 @@ static void launch_heads(const struct call *c, const Head &head)
 		const struct channel_range of = { first, first + max < side ? first + max : side,
 						  head_threads };
 
-		launch_pdl(context_of(c)->pdl, w2_gaussian_kernel<P, SIDES, N, KIND, Head>,
-			   p.blocks(), POSITION_THREADS, 0, stream_of(c), p,
-			   angles_of(c, attr->theta, (double)width), of, head);
-		note_launch(c);
+		launch_for(c, w2_gaussian_kernel<P, SIDES, N, KIND, Head>, p.blocks(),
+			   POSITION_THREADS, 0, p, angles_of(c, attr->theta, (double)width), of,
+			   head);
 	}
 }
 

@@ -236,8 +236,8 @@ static int64_t launch_columns_of(const struct call *c, const norm_call<P> &m,
 	const int64_t parts = norm_parts(context_of(c)->sm_count, m.rows, C::ROWS, C::PER_SM);
 
 	if (parts)
-		launch_pdl(context_of(c)->pdl, norm_backward_columns_kernel<P, X, Y, C>,
-			   (unsigned)parts, (int)threads, 0, stream_of(c), m, d);
+		launch_for(c, norm_backward_columns_kernel<P, X, Y, C>, (unsigned)parts,
+			   (int)threads, 0, m, d);
 	return parts;
 }
 

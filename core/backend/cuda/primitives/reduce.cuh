@@ -154,9 +154,8 @@ static __global__ void reduce_kernel(struct replicas replicas, int64_t n,
 template <typename F, typename G>
 static void sum_all(const struct call *c, int64_t n, F value, void *work, G finish)
 {
-	launch_pdl(context_of(c)->pdl, reduce_kernel<F, G>, SUM_PARTS, BLOCK, 0, stream_of(c), n,
-		   value, (double *)work, context_of(c)->arrivals, finish);
-	note_launch(c);
+	launch_for(c, reduce_kernel<F, G>, SUM_PARTS, BLOCK, 0, n, value, (double *)work,
+		   context_of(c)->arrivals, finish);
 }
 
 template <int N, enum vec_kind KIND, typename F, typename G>
@@ -172,14 +171,9 @@ template <typename P, typename F, typename G>
 static void sum_vecs(const struct call *c, int64_t n, const tensors<P> &of, F value, void *work,
 		     G finish)
 {
-	if (n % VEC != 0)
-		sum_vecs_of<1, VEC_OF_ANY>(c, n, value, work, finish);
-	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
-		sum_vecs_of<VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, n, value, work, finish);
-	else if (of.kind() == VEC_OF_REAL)
-		sum_vecs_of<VEC, VEC_OF_REAL>(c, n, value, work, finish);
-	else
-		sum_vecs_of<VEC, VEC_OF_ANY>(c, n, value, work, finish);
+	with_vec_form<P>(n, of, [&](auto form) {
+		sum_vecs_of<decltype(form)::N, decltype(form)::KIND>(c, n, value, work, finish);
+	});
 }
 
 /* -------------------------------------------------- sums of columns */
@@ -302,10 +296,9 @@ template <typename R, typename G>
 static void finish_columns(const struct call *c, int64_t parts, int64_t columns, const R *partial,
 			   G finish)
 {
-	launch_pdl(context_of(c)->pdl, column_reduce_finish_kernel<R, G>,
-		   (unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS), BLOCK, 0,
-		   stream_of(c), parts, columns, partial, finish);
-	note_launch(c);
+	launch_for(c, column_reduce_finish_kernel<R, G>,
+		   (unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS), BLOCK, 0, parts,
+		   columns, partial, finish);
 }
 
 template <typename R, int N, enum vec_kind KIND = VEC_OF_ANY, typename F, typename G>
@@ -317,10 +310,9 @@ static void launch_columns(const struct call *c, int64_t rows, int64_t columns, 
 
 	while (across < WARP && across * N < columns)
 		across *= 2;
-	launch_pdl(context_of(c)->pdl, column_reduce_kernel<R, N, KIND, F, G>,
+	launch_for(c, column_reduce_kernel<R, N, KIND, F, G>,
 		   dim3((unsigned)((columns + across * N - 1) / (across * N)), (unsigned)parts),
-		   BLOCK, 0, stream_of(c), rows, columns, across, value, work, finish);
-	note_launch(c);
+		   BLOCK, 0, rows, columns, across, value, work, finish);
 	if (parts > 1)
 		finish_columns(c, parts, columns, (const R *)work, finish);
 }
@@ -338,15 +330,10 @@ static void sum_column_vecs(const struct call *c, int64_t rows, int64_t columns,
 
 	if (columns == 0)
 		return;
-	if (columns % VEC != 0)
-		launch_columns<R, 1>(c, rows, columns, value, (R *)work, finish);
-	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
-		launch_columns<R, VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(
-			c, rows, columns, value, (R *)work, finish);
-	else if (of.kind() == VEC_OF_REAL)
-		launch_columns<R, VEC, VEC_OF_REAL>(c, rows, columns, value, (R *)work, finish);
-	else
-		launch_columns<R, VEC>(c, rows, columns, value, (R *)work, finish);
+	with_vec_form<P>(columns, of, [&](auto form) {
+		launch_columns<R, decltype(form)::N, decltype(form)::KIND>(c, rows, columns, value,
+									   (R *)work, finish);
+	});
 }
 
 /* The same for value(row, column), which returns one element. */

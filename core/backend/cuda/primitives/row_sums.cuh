@@ -48,10 +48,9 @@ static void launch_rows(const struct call *c, int64_t rows, int64_t width, F val
 	const int64_t rows_per_pass = BLOCK / row_threads,
 		      blocks = (rows + rows_per_pass - 1) / rows_per_pass;
 
-	launch_pdl(context_of(c)->pdl, row_reduce_kernel<R, N, KIND, F, G>,
-		   (unsigned)(blocks < resident ? blocks : resident), BLOCK, 0, stream_of(c), rows,
-		   width, row_threads, value, finish);
-	note_launch(c);
+	launch_for(c, row_reduce_kernel<R, N, KIND, F, G>,
+		   (unsigned)(blocks < resident ? blocks : resident), BLOCK, 0, rows, width,
+		   row_threads, value, finish);
 }
 
 /*
@@ -78,15 +77,10 @@ static void sum_rows(const struct call *c, int64_t rows, int64_t width, const te
 
 	if (rows == 0)
 		return;
-	if (width % VEC != 0)
-		launch_rows<R, 1>(c, rows, width, value, finish);
-	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
-		launch_rows<R, VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, rows, width, value,
-									   finish);
-	else if (of.kind() == VEC_OF_REAL)
-		launch_rows<R, VEC, VEC_OF_REAL>(c, rows, width, value, finish);
-	else
-		launch_rows<R, VEC>(c, rows, width, value, finish);
+	with_vec_form<P>(width, of, [&](auto form) {
+		launch_rows<R, decltype(form)::N, decltype(form)::KIND>(c, rows, width, value,
+									finish);
+	});
 }
 
 /* The number of token ranges with a partial sum of their own. */
@@ -145,9 +139,8 @@ static void sum_heads(const struct call *c, int64_t tokens, int64_t heads, F val
 {
 	const int64_t parts = head_parts(tokens);
 
-	launch_pdl(context_of(c)->pdl, head_reduce_kernel<F>, (unsigned)parts, BLOCK, 0,
-		   stream_of(c), tokens, (int)heads, value, partial);
-	note_launch(c);
+	launch_for(c, head_reduce_kernel<F>, (unsigned)parts, BLOCK, 0, tokens, (int)heads, value,
+		   partial);
 	each_row(c, heads, [=] __device__(int64_t head) {
 		const double sum = block_sum(
 			(int64_t)threadIdx.x < parts ? partial[threadIdx.x * heads + head] : 0);
