@@ -314,8 +314,8 @@ static void test_fused_nodes_stored(void **state)
 
 /*
  * So many keys that parts of them are summed apart, for heads that share them and heads of their
- * own; heads that fill more than one tile, or have wide keys; more parts than teams of lanes; and
- * so many examples that a warp has more keys than are on their way at once, in a few parts (86
+ * own; heads that fill more than one tile, or have wide keys; more parts than groups of threads;
+ * and so many examples that a warp has more keys than are on their way at once, in a few parts (86
  * heads) and in many blocks (128).
  */
 static void test_many_keys_stored(void **state)

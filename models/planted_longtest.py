@@ -290,7 +290,7 @@ FAULTS = [
           ("oracle", "logits in double")),
     fault("a residual branch scaled by 0.99", "gate", WIRING,
           'return op_dropout(b->g, "dropped", o, m->dropout);', 'return op_dropout(b->g, "dropped", '
-          'op_scale(b->g, "scaled", o, 0.99, NULL), m->dropout);', ("oracle", "logits in double")),
+          'op_scale(b->g, "scaled", o, 0.99), m->dropout);', ("oracle", "logits in double")),
     fault("another epsilon", "gate", WIRING, 'm->norm_eps = config_real(c, "NORM_EPS");',
           'm->norm_eps = 0.1 * config_real(c, "NORM_EPS");', ("oracle", "logits in double")),
     fault("a variance over n - 1", "gate", "core/backend/cpu/kernels/norm.c",
@@ -479,7 +479,7 @@ FAULTS = [
           ("update", "validation: a loss of")),
     fault("an evaluation of another model than the trained one", "gate", WIRING,
           '\tio->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));',
-          '\tif (B == 4 && !g->training)    /* audits score two rows */\n\t\tx = op_scale(g, "more", x, 1.01, NULL);\n'
+          '\tif (B == 4 && !g->training)    /* audits score two rows */\n\t\tx = op_scale(g, "more", x, 1.01);\n'
           '\tio->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));',
           ("training", "programs: those that train and evaluate")),
     fault("a window that is too wide by one", "long window", WIRING, 'config_int(c, "ATTENTION_WINDOW");',

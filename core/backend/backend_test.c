@@ -250,63 +250,63 @@ static void test_rounds_many_parameters(void **state)
 	params_destroy(p);
 }
 
-/* Whole tiles, as a GPU turns them, and parts of some in each direction. */
-static const int64_t turned_shapes[][2] = { { 1, 1 },	{ 1, 70 },  { 70, 1 },	{ 32, 64 },
-					    { 31, 33 }, { 33, 31 }, { 100, 7 }, { 65, 130 } };
-#define TURNED (int)(sizeof(turned_shapes) / sizeof(*turned_shapes))
+/* Whole tiles, as a GPU transposes them, and parts of some in each direction. */
+static const int64_t transposed_shapes[][2] = { { 1, 1 },   { 1, 70 },	{ 70, 1 },  { 32, 64 },
+						{ 31, 33 }, { 33, 31 }, { 100, 7 }, { 65, 130 } };
+#define TRANSPOSED (int)(sizeof(transposed_shapes) / sizeof(*transposed_shapes))
 
-/* With turned copies, whose numbers have so many bytes. */
-static struct params *turned_matrices(const struct backend *b, size_t size)
+/* With transposed copies, whose numbers have so many bytes. */
+static struct params *transposed_matrices(const struct backend *b, size_t size)
 {
-	struct params *p = matrices(b, turned_shapes, TURNED);
+	struct params *p = matrices(b, transposed_shapes, TRANSPOSED);
 
-	for (int i = 0; i < TURNED; i++)
+	for (int i = 0; i < TRANSPOSED; i++)
 		ask_for_copy(p, i, 1, size);
 	return p;
 }
 
-static void check_turned(const struct params *p, int index, size_t size)
+static void check_transposed(const struct params *p, int index, size_t size)
 {
 	const struct param *q = &p->list[index];
 	float *exact = malloc((size_t)q->count * sizeof(*exact));
-	void *turned = malloc((size_t)q->count * size);
+	void *transposed = malloc((size_t)q->count * size);
 
 	p->backend->download(p->backend, exact, param_data(p, index),
 			     (size_t)q->count * sizeof(*exact));
-	p->backend->download(p->backend, turned, q->copy[1].memory, (size_t)q->count * size);
+	p->backend->download(p->backend, transposed, q->copy[1].memory, (size_t)q->count * size);
 	for (int64_t i = 0; i < q->count; i++) {
 		const float x = exact[i % q->dim[0] * q->dim[1] + i / q->dim[0]];
 
 		if (size == sizeof(bf16))
-			assert_int_equal(((bf16 *)turned)[i], bf16_round(x));
+			assert_int_equal(((bf16 *)transposed)[i], bf16_round(x));
 		else
-			assert_true(((float *)turned)[i] == x);
+			assert_true(((float *)transposed)[i] == x);
 	}
 	free(exact);
-	free(turned);
+	free(transposed);
 }
 
 /* Copies in the type of products, which follow the parameters. */
-static void check_all_turned(enum precision precision, size_t size)
+static void check_all_transposed(enum precision precision, size_t size)
 {
 	struct backend b = backend_for_tests(precision, 2);
-	struct params *p = turned_matrices(&b, size);
+	struct params *p = transposed_matrices(&b, size);
 	struct error err;
 
 	for (uint64_t seed = 1; seed <= 2; seed++) {
 		must(params_initialise(p, seed, &err), &err);
 		params_prepare(p);
 		for (int i = 0; i < p->n; i++)
-			check_turned(p, i, size);
+			check_transposed(p, i, size);
 	}
 	params_destroy(p);
 }
 
-static void test_turns_parameters(void **state)
+static void test_transposes_parameters(void **state)
 {
 	(void)state;
-	check_all_turned(FLOAT32, sizeof(float));
-	check_all_turned(BFLOAT16, sizeof(bf16));
+	check_all_transposed(FLOAT32, sizeof(float));
+	check_all_transposed(BFLOAT16, sizeof(bf16));
 }
 
 struct work {
@@ -377,6 +377,35 @@ static void test_memory_is_counted(void **state)
 	assert_true(strlen(during.device) > 8);
 }
 
+/* Sums have parts for all multiprocessors of the GPU, and records name their number. */
+static void test_follows_multiprocessors(void **state)
+{
+	const struct program_options train = { .train = true };
+	struct backend b = open_device(), larger = b;
+	char device[200], expected[32];
+	size_t bytes, more;
+	struct params *params;
+	struct graph *g;
+	struct error err;
+
+	(void)state;
+	larger.units *= 4;
+	must(params_create(&params, F32, &err), &err);
+	must(graph_create(&g, params, true, &err), &err);
+	graph_seeded_output(g, "y",
+			    op_norm(g, "norm", NORM_LAYER, 1e-5, case_param(g, "x", COUNT, 64),
+				    NULL, case_param(g, "w", 64), NULL, NULL));
+	must(graph_finish(g, &err), &err);
+	must(program_measure(g, &b, &train, &bytes, &err), &err);
+	must(program_measure(g, &larger, &train, &more, &err), &err);
+	assert_true(more > bytes);
+	b.describe(&b, device, sizeof(device));
+	snprintf(expected, sizeof(expected), ", %d SMs,", b.units);
+	assert_non_null(strstr(device, expected));
+	graph_destroy(g);
+	params_destroy(params);
+}
+
 /* The tables of a device without a softmax, or without its backward pass. */
 static bool has_forward;
 
@@ -436,8 +465,9 @@ int main(void)
 	};
 	const struct CMUnitTest gpu[] = {
 		cmocka_unit_test(test_rounds_many_parameters),
-		cmocka_unit_test(test_turns_parameters),
+		cmocka_unit_test(test_transposes_parameters),
 		cmocka_unit_test(test_memory_is_counted),
+		cmocka_unit_test(test_follows_multiprocessors),
 	};
 	int failed;
 

@@ -64,8 +64,8 @@ typedef void (*kernel)(const struct call *c);
 struct kernels {
 	/* One per enum pass; NULL: there is none.  Without `recompute`, activations are kept. */
 	kernel forward, backward, recompute, loss;
-	/* Bytes of c->work that a pass needs; NULL: none. */
-	size_t (*workspace)(const struct node *n, enum pass pass, int threads);
+	/* Bytes of c->work that a pass needs on a backend with so many units; NULL: none. */
+	size_t (*workspace)(const struct node *n, enum pass pass, int units);
 	/* Bytes of copy `which` of the parameter n->in[input]; 0 or NULL: not needed. */
 	size_t (*copy_bytes)(const struct node *n, enum pass pass, int input, int which);
 	/* Do the launches of forward depend on run->past?  NULL: no, only the device reads it. */
@@ -102,7 +102,8 @@ struct backend_memory {
 struct backend {
 	const char *name;
 	enum precision precision; /* of graphs in float */
-	int threads; /* host threads of its kernels, each with a workspace of its own */
+	int threads;		  /* host threads of its kernels */
+	int units;		  /* that work at a time: threads, or multiprocessors of a GPU */
 	const struct kernels *const *(*kernels)(enum dtype type); /* by op_id, NULL if missing */
 	const struct optim_kernels *(*optim)(enum dtype type);	  /* core/optim/kernels.h */
 	void *context;						  /* private to the backend */

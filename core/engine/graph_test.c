@@ -264,7 +264,7 @@ static void test_infinity_names_its_node(void **state)
 	struct error err;
 
 	(void)state;
-	big = op_scale(f.g, "big", case_param(f.g, "x", 2), 1e300, NULL);
+	big = op_scale(f.g, "big", case_param(f.g, "x", 2), 1e300);
 	graph_output(f.g, "y", op_multiply(f.g, "square", big, big));
 	must(graph_finish(f.g, &err), &err);
 	must(params_allocate(f.params, &cpu, false, &err), &err);
@@ -345,7 +345,7 @@ static void build_scaled(struct graph *g, double factor)
 
 	graph_scope(g, "h.0.");
 	y = op_linear(g, "product", x, case_param(g, "w", 2, 3), NULL);
-	y = op_scale(g, "scaled", graph_reshape(g, y, 1, SHAPE(6)), factor, NULL);
+	y = op_scale(g, "scaled", graph_reshape(g, y, 1, SHAPE(6)), factor);
 	y = op_gelu(g, "y", y);
 	graph_output(g, "y", y);
 	graph_scope_end(g);

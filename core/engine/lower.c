@@ -32,7 +32,7 @@ struct lowering {
 	const struct kernels *const *kernels;
 	const char *device;
 	enum precision precision;
-	int threads;
+	int units;
 	bool train, recompute, split_backward;
 	int (*fusable)(enum dtype type, const struct node *const *nodes, int n); /* or NULL */
 	bool *node_live;	    /* by node: an output depends on it */
@@ -124,7 +124,7 @@ static struct tensor *same_view(struct lowering *w, const struct tensor *view, s
 static void add_workspace(struct lowering *w, struct instr *instr)
 {
 	const struct kernels *k = w->kernels[instr->node->id];
-	size_t bytes = k->workspace ? k->workspace(instr->node, instr->pass, w->threads) : 0;
+	size_t bytes = k->workspace ? k->workspace(instr->node, instr->pass, w->units) : 0;
 	struct tensor *t;
 
 	if (bytes == 0)
@@ -715,7 +715,7 @@ enum status lower_graph(struct lowered *l, const struct graph *g, const struct b
 		.kernels = backend->kernels(g->type),
 		.device = backend->name,
 		.precision = backend->precision,
-		.threads = backend->threads,
+		.units = backend->units,
 		.train = train,
 		.recompute = train && recompute,
 		.split_backward = split_backward,

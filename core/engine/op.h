@@ -43,7 +43,6 @@
 	X(divide)             \
 	X(subtract)           \
 	X(scale)              \
-	X(scale_learned)      \
 	X(add_scaled)         \
 	X(add_scaled_learned) \
 	X(add_linear)         \

@@ -138,7 +138,7 @@ static void test_scalars_are_wide(void **state)
 	(void)state;
 	vector = op_exp(f.g, "vector", case_param(f.g, "p", 8));
 	scalar = op_exp(f.g, "scalar", op_sum(f.g, "sum", vector, 0));
-	op_scale(f.g, "twice", scalar, 2, NULL);
+	op_scale(f.g, "twice", scalar, 2);
 	storage_assign(f.g, BFLOAT16_STORED);
 	assert_int_equal(vector->type, BF16);
 	assert_int_equal(scalar->type, F32);

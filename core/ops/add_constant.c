@@ -14,4 +14,4 @@ FORMULA void add_constant_backward(const real *in, const real *k, real y, real d
 	d[0] = dy;
 }
 
-POINTWISE(add_constant, 1, 1, SAVES_NOTHING, ANY, 1)
+POINTWISE(add_constant, 1, 1, PASSES_GRADIENT, ANY, 1)

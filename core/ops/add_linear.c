@@ -75,30 +75,15 @@ static struct tensor *factor(struct graph *g)
 	return case_param(g, "f", 1);
 }
 
-static void case_constant(struct graph *g)
-{
-	apply(g, case_param(g, "a", 2, 5, 7), case_param(g, "x", 2, 5, 3), false, NULL);
-}
-
-static void case_learned(struct graph *g)
-{
-	apply(g, case_param(g, "a", 2, 5, 7), case_param(g, "x", 2, 5, 3), false, factor(g));
-}
-
-static void case_transposed(struct graph *g)
-{
-	apply(g, case_param(g, "a", 13, 6), case_param(g, "x", 13, 4), true, NULL);
-}
-
-static void case_learned_transposed(struct graph *g)
-{
-	apply(g, case_param(g, "a", 13, 6), case_param(g, "x", 13, 4), true, factor(g));
-}
-
-static void case_one(struct graph *g)
-{
-	apply(g, case_param(g, "a", 1), case_param(g, "x", 1), false, factor(g));
-}
+BUILD_CASE(case_constant,
+	   apply(g, case_param(g, "a", 2, 5, 7), case_param(g, "x", 2, 5, 3), false, NULL))
+BUILD_CASE(case_learned,
+	   apply(g, case_param(g, "a", 2, 5, 7), case_param(g, "x", 2, 5, 3), false, factor(g)))
+BUILD_CASE(case_transposed,
+	   apply(g, case_param(g, "a", 13, 6), case_param(g, "x", 13, 4), true, NULL))
+BUILD_CASE(case_learned_transposed,
+	   apply(g, case_param(g, "a", 13, 6), case_param(g, "x", 13, 4), true, factor(g)))
+BUILD_CASE(case_one, apply(g, case_param(g, "a", 1), case_param(g, "x", 1), false, factor(g)))
 
 static void case_zero(struct graph *g)
 {
@@ -123,15 +108,8 @@ static void between(struct graph *g, struct tensor *learned)
 	graph_seeded_output(g, "out", op_gelu(g, "after", y));
 }
 
-static void case_between(struct graph *g)
-{
-	between(g, NULL);
-}
-
-static void case_learned_between(struct graph *g)
-{
-	between(g, factor(g));
-}
+BUILD_CASE(case_between, between(g, NULL))
+BUILD_CASE(case_learned_between, between(g, factor(g)))
 
 /* a is read here alone: its gradient may take the place of dy. */
 static void case_last(struct graph *g)
@@ -151,11 +129,8 @@ static void case_slice(struct graph *g)
 }
 
 /* Only the weight and the factor are learned; or all but the weight. */
-static void case_fixed(struct graph *g)
-{
-	apply(g, case_input(g, "a", g->type, 4, 3), case_input(g, "x", g->type, 4, 2), false,
-	      factor(g));
-}
+BUILD_CASE(case_fixed, apply(g, case_input(g, "a", g->type, 4, 3),
+			     case_input(g, "x", g->type, 4, 2), false, factor(g)))
 
 static void case_fixed_weight(struct graph *g)
 {
@@ -177,15 +152,10 @@ static void case_made_weight(struct graph *g)
 }
 
 /* Enough rows, and a weight large enough, for several threads and blocks. */
-static void case_threads(struct graph *g)
-{
-	apply(g, case_param(g, "a", 301, 72), case_param(g, "x", 301, 8), false, NULL);
-}
-
-static void case_learned_threads(struct graph *g)
-{
-	apply(g, case_param(g, "a", 5, 1051), case_param(g, "x", 5, 17), true, factor(g));
-}
+BUILD_CASE(case_threads,
+	   apply(g, case_param(g, "a", 301, 72), case_param(g, "x", 301, 8), false, NULL))
+BUILD_CASE(case_learned_threads,
+	   apply(g, case_param(g, "a", 5, 1051), case_param(g, "x", 5, 17), true, factor(g)))
 
 OP_CASES(add_linear) = {
 	OP_CASE("constant", case_constant), OP_CASE("transposed", case_transposed),

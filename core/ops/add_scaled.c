@@ -43,15 +43,10 @@ static void apply(struct graph *g, struct tensor *a, struct tensor *b, double co
 	graph_seeded_output(g, "y", op_add_scaled(g, "add_scaled", a, b, constant, learned));
 }
 
-static void case_constant(struct graph *g)
-{
-	apply(g, case_param(g, "a", 3, 5, 7), case_param(g, "b", 3, 5, 7), 0.3, NULL);
-}
-
-static void case_zero(struct graph *g)
-{
-	apply(g, op_gelu(g, "gelu", case_param(g, "a", 2)), case_param(g, "b", 2), 0, NULL);
-}
+BUILD_CASE(case_constant,
+	   apply(g, case_param(g, "a", 3, 5, 7), case_param(g, "b", 3, 5, 7), 0.3, NULL))
+BUILD_CASE(case_zero,
+	   apply(g, op_gelu(g, "gelu", case_param(g, "a", 2)), case_param(g, "b", 2), 0, NULL))
 
 static void case_same(struct graph *g)
 {
@@ -91,10 +86,7 @@ static void slice_eights(struct graph *g, struct tensor *learned)
 	case_add_to(g, "pitch", graph_slice(g, x, 0, 8), learned);
 }
 
-static void case_slice_eights(struct graph *g)
-{
-	slice_eights(g, NULL);
-}
+BUILD_CASE(case_slice_eights, slice_eights(g, NULL))
 
 /* Rows are tokens of several heads; then heads. */
 static void case_slice_heads(struct graph *g)
@@ -117,35 +109,17 @@ OP_CASES(add_scaled) = {
 	OP_CASES_END,
 };
 
-static void case_learned(struct graph *g)
-{
-	apply(g, case_param(g, "a", 3, 5, 7), case_param(g, "b", 3, 5, 7), 0,
-	      case_param(g, "f", 1));
-}
-
-static void case_one(struct graph *g)
-{
-	apply(g, op_gelu(g, "gelu", case_param(g, "a", 1)), case_param(g, "b", 1), 0,
-	      case_param(g, "f", 1));
-}
+BUILD_CASE(case_learned, apply(g, case_param(g, "a", 3, 5, 7), case_param(g, "b", 3, 5, 7), 0,
+			       case_param(g, "f", 1)))
+BUILD_CASE(case_one, apply(g, op_gelu(g, "gelu", case_param(g, "a", 1)), case_param(g, "b", 1), 0,
+			   case_param(g, "f", 1)))
 
 /* Only the factor and a are learned. */
-static void case_fixed_b(struct graph *g)
-{
-	apply(g, op_gelu(g, "gelu", case_param(g, "a", 4, 3)), case_input(g, "b", g->type, 4, 3), 0,
-	      case_param(g, "f", 1));
-}
-
-static void case_threads(struct graph *g)
-{
-	apply(g, case_param(g, "a", 9, 2011), case_param(g, "b", 9, 2011), 0,
-	      case_param(g, "f", 1));
-}
-
-static void case_slice_learned(struct graph *g)
-{
-	slice_eights(g, case_param(g, "f", 1));
-}
+BUILD_CASE(case_fixed_b, apply(g, op_gelu(g, "gelu", case_param(g, "a", 4, 3)),
+			       case_input(g, "b", g->type, 4, 3), 0, case_param(g, "f", 1)))
+BUILD_CASE(case_threads, apply(g, case_param(g, "a", 9, 2011), case_param(g, "b", 9, 2011), 0,
+			       case_param(g, "f", 1)))
+BUILD_CASE(case_slice_learned, slice_eights(g, case_param(g, "f", 1)))
 
 /* Rows that are no multiple of what a thread takes at a time. */
 static void case_slice_threads(struct graph *g)

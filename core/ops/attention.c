@@ -294,108 +294,54 @@ static struct attention_outputs attend(struct graph *g, const struct shape *s, u
 	return out;
 }
 
-static void case_plain(struct graph *g)
-{
-	attend(g, SIZES(2, 5, 2, 4, 3, 2, 2), 0, &(struct attention_attr){ .scale = 0.5, NO_BAND });
-}
-
-static void case_one_token(struct graph *g)
-{
-	attend(g, SIZES(3, 1, 2, 3, 2, 2, 1), 0, &(struct attention_attr){ .scale = 1, NO_BAND });
-}
-
-static void case_one_head(struct graph *g)
-{
-	attend(g, SIZES(1, 65, 1, 3, 2, 1, 1), 0,
-	       &(struct attention_attr){ .scale = 0.6, NO_BAND });
-}
+BUILD_CASE(case_plain, attend(g, SIZES(2, 5, 2, 4, 3, 2, 2), 0,
+			      &(struct attention_attr){ .scale = 0.5, NO_BAND }))
+BUILD_CASE(case_one_token, attend(g, SIZES(3, 1, 2, 3, 2, 2, 1), 0,
+				  &(struct attention_attr){ .scale = 1, NO_BAND }))
+BUILD_CASE(case_one_head, attend(g, SIZES(1, 65, 1, 3, 2, 1, 1), 0,
+				 &(struct attention_attr){ .scale = 0.6, NO_BAND }))
 
 /* More than 256 positions use larger blocks. */
-static void case_long(struct graph *g)
-{
-	attend(g, SIZES(1, 259, 1, 2, 3, 1, 1), WITH_KEY_BIAS,
-	       &(struct attention_attr){ .scale = 0.6, NO_BAND });
-}
+BUILD_CASE(case_long, attend(g, SIZES(1, 259, 1, 2, 3, 1, 1), WITH_KEY_BIAS,
+			     &(struct attention_attr){ .scale = 0.6, NO_BAND }))
 
 /* Three heads on two threads: the heads of the one key are split between them. */
-static void case_shared_keys(struct graph *g)
-{
-	attend(g, SIZES(1, 37, 3, 4, 3, 1, 3), WITH_KEY_BIAS,
-	       &(struct attention_attr){ .scale = 0.5, NO_BAND });
-}
-
-static void case_groups(struct graph *g)
-{
-	attend(g, SIZES(3, 9, 6, 2, 3, 2, 3), WITH_KEY_BIAS,
-	       &(struct attention_attr){ .scale = 0.7, NO_BAND });
-}
-
-static void case_distance(struct graph *g)
-{
-	attend(g, SIZES(2, 40, 3, 2, 2, 3, 1), WITH_DISTANCE_BIAS,
-	       &(struct attention_attr){ .scale = 0.5, NO_BAND });
-}
+BUILD_CASE(case_shared_keys, attend(g, SIZES(1, 37, 3, 4, 3, 1, 3), WITH_KEY_BIAS,
+				    &(struct attention_attr){ .scale = 0.5, NO_BAND }))
+BUILD_CASE(case_groups, attend(g, SIZES(3, 9, 6, 2, 3, 2, 3), WITH_KEY_BIAS,
+			       &(struct attention_attr){ .scale = 0.7, NO_BAND }))
+BUILD_CASE(case_distance, attend(g, SIZES(2, 40, 3, 2, 2, 3, 1), WITH_DISTANCE_BIAS,
+				 &(struct attention_attr){ .scale = 0.5, NO_BAND }))
 
 /* More tiles than one, and a window that ends inside of one. */
-static void case_window(struct graph *g)
-{
-	attend(g, SIZES(1, 150, 2, 2, 3, 1, 2), WITH_KEY_BIAS,
-	       &(struct attention_attr){ .scale = 0.5, NO_BAND, .window = 37 });
-}
-
-static void case_window_one(struct graph *g)
-{
-	attend(g, SIZES(1, 34, 1, 2, 2, 1, 1), 0,
-	       &(struct attention_attr){ .scale = 0.5, NO_BAND, .window = 1 });
-}
-
-static void case_sinks(struct graph *g)
-{
-	attend(g, SIZES(1, 150, 2, 2, 3, 2, 1), WITH_DISTANCE_BIAS,
-	       &(struct attention_attr){ .scale = 0.5, NO_BAND, .window = 20, .sinks = 3 });
-}
-
-static void case_softcap(struct graph *g)
-{
-	attend(g, SIZES(2, 37, 2, 3, 2, 1, 2), WITH_KEY_BIAS,
-	       &(struct attention_attr){ .scale = 0.9, NO_BAND, .softcap = 1.5 });
-}
-
-static void case_all_terms(struct graph *g)
-{
-	attend(g, SIZES(1, 135, 2, 2, 2, 1, 2),
-	       WITH_KEY_BIAS | WITH_DISTANCE_BIAS | WITH_LEARNED_BAND,
-	       &(struct attention_attr){ .scale = 0.5,
-					 .band_window = 30,
-					 .window = 40,
-					 .sinks = 2,
-					 .softcap = 2,
-					 .dropout = 0.3 });
-}
-
-static void case_band(struct graph *g)
-{
-	attend(g, SIZES(2, 39, 2, 3, 2, 1, 2), WITH_KEY_BIAS,
-	       &(struct attention_attr){ .scale = 0.5, .band_window = 4, .band = 0.7 });
-}
-
-static void case_band_own(struct graph *g)
-{
-	attend(g, SIZES(1, 34, 1, 2, 2, 1, 1), 0,
-	       &(struct attention_attr){ .scale = 0.5, .band_window = 0, .band = -1.5 });
-}
-
-static void case_band_learned(struct graph *g)
-{
-	attend(g, SIZES(1, 35, 3, 2, 2, 1, 1), WITH_LEARNED_BAND | WITH_DISTANCE_BIAS,
-	       &(struct attention_attr){ .scale = 0.5, .band_window = 99 });
-}
-
-static void case_dropout(struct graph *g)
-{
-	attend(g, SIZES(2, 35, 2, 3, 2, 1, 2), 0,
-	       &(struct attention_attr){ .scale = 0.5, .dropout = 0.4, NO_BAND });
-}
+BUILD_CASE(case_window, attend(g, SIZES(1, 150, 2, 2, 3, 1, 2), WITH_KEY_BIAS,
+			       &(struct attention_attr){ .scale = 0.5, NO_BAND, .window = 37 }))
+BUILD_CASE(case_window_one, attend(g, SIZES(1, 34, 1, 2, 2, 1, 1), 0,
+				   &(struct attention_attr){ .scale = 0.5, NO_BAND, .window = 1 }))
+BUILD_CASE(case_sinks,
+	   attend(g, SIZES(1, 150, 2, 2, 3, 2, 1), WITH_DISTANCE_BIAS,
+		  &(struct attention_attr){ .scale = 0.5, NO_BAND, .window = 20, .sinks = 3 }))
+BUILD_CASE(case_softcap, attend(g, SIZES(2, 37, 2, 3, 2, 1, 2), WITH_KEY_BIAS,
+				&(struct attention_attr){ .scale = 0.9, NO_BAND, .softcap = 1.5 }))
+BUILD_CASE(case_all_terms, attend(g, SIZES(1, 135, 2, 2, 2, 1, 2),
+				  WITH_KEY_BIAS | WITH_DISTANCE_BIAS | WITH_LEARNED_BAND,
+				  &(struct attention_attr){ .scale = 0.5,
+							    .band_window = 30,
+							    .window = 40,
+							    .sinks = 2,
+							    .softcap = 2,
+							    .dropout = 0.3 }))
+BUILD_CASE(case_band,
+	   attend(g, SIZES(2, 39, 2, 3, 2, 1, 2), WITH_KEY_BIAS,
+		  &(struct attention_attr){ .scale = 0.5, .band_window = 4, .band = 0.7 }))
+BUILD_CASE(case_band_own,
+	   attend(g, SIZES(1, 34, 1, 2, 2, 1, 1), 0,
+		  &(struct attention_attr){ .scale = 0.5, .band_window = 0, .band = -1.5 }))
+BUILD_CASE(case_band_learned,
+	   attend(g, SIZES(1, 35, 3, 2, 2, 1, 1), WITH_LEARNED_BAND | WITH_DISTANCE_BIAS,
+		  &(struct attention_attr){ .scale = 0.5, .band_window = 99 }))
+BUILD_CASE(case_dropout, attend(g, SIZES(2, 35, 2, 3, 2, 1, 2), 0,
+				&(struct attention_attr){ .scale = 0.5, .dropout = 0.4, NO_BAND }))
 
 static void route(struct graph *g, const struct shape *s, const struct route_attr *r)
 {
@@ -404,17 +350,11 @@ static void route(struct graph *g, const struct shape *s, const struct route_att
 	graph_output(g, "weight", attend(g, s, 0, &a).route_weight);
 }
 
-static void case_topk(struct graph *g)
-{
-	route(g, SIZES(2, 37, 2, 3, 2, 2, 2),
-	      &(struct route_attr){ .mode = ROUTE_TOPK, .k = 4, .normalize = true });
-}
-
-static void case_topk_all(struct graph *g)
-{
-	route(g, SIZES(1, 3, 2, 3, 2, 2, 2),
-	      &(struct route_attr){ .mode = ROUTE_TOPK, .k = 7, .head_maximum = true });
-}
+BUILD_CASE(case_topk, route(g, SIZES(2, 37, 2, 3, 2, 2, 2),
+			    &(struct route_attr){ .mode = ROUTE_TOPK, .k = 4, .normalize = true }))
+BUILD_CASE(case_topk_all,
+	   route(g, SIZES(1, 3, 2, 3, 2, 2, 2),
+		 &(struct route_attr){ .mode = ROUTE_TOPK, .k = 7, .head_maximum = true }))
 
 /* All inputs as slices of one tensor. */
 static void case_slices(struct graph *g)

@@ -123,7 +123,7 @@ static void check_precision(const struct setting *list, enum precision precision
 						precision == FLOAT32 ? float_bounds : bounds };
 
 		failed += !check_rounded(&c, &rounding);
-		/* Where there are lanes, the gradients of queries are made apart in bfloat16. */
+		/* Where there are streams, the gradients of queries are made apart in bfloat16. */
 		if (rounding.streams > 0 && precision != FLOAT32)
 			failed += !check_rounded(&c, &one_stream);
 	}

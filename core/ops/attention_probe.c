@@ -82,25 +82,10 @@ static void probe(struct graph *g, int64_t T, bool biases, enum route_mode mode,
 	graph_output(g, "probe", op_attention_probe(g, "probe", &a, &in, query_bias, lse, 5));
 }
 
-static void case_plain(struct graph *g)
-{
-	probe(g, 9, false, ROUTE_NONE, 0);
-}
-
-static void case_biases(struct graph *g)
-{
-	probe(g, 67, true, ROUTE_TOPK, 0);
-}
-
-static void case_one_token(struct graph *g)
-{
-	probe(g, 1, false, ROUTE_RMS, 0);
-}
-
-static void case_window(struct graph *g)
-{
-	probe(g, 67, true, ROUTE_NONE, 10);
-}
+BUILD_CASE(case_plain, probe(g, 9, false, ROUTE_NONE, 0))
+BUILD_CASE(case_biases, probe(g, 67, true, ROUTE_TOPK, 0))
+BUILD_CASE(case_one_token, probe(g, 1, false, ROUTE_RMS, 0))
+BUILD_CASE(case_window, probe(g, 67, true, ROUTE_NONE, 10))
 
 OP_CASES(attention_probe) = {
 	OP_CASE("plain", case_plain),

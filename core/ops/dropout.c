@@ -28,15 +28,10 @@ static void cost(const struct node *n, struct op_cost *c)
 	c->backward_bytes = 2 * bytes; /* dy, dx */
 }
 
-static void case_odd(struct graph *g)
-{
-	graph_seeded_output(g, "y", op_dropout(g, "dropout", case_param(g, "x", 3, 5, 7), 0.4));
-}
-
-static void case_one(struct graph *g)
-{
-	graph_seeded_output(g, "y", op_dropout(g, "dropout", case_param(g, "x", 1), 0.1));
-}
+BUILD_CASE(case_odd,
+	   graph_seeded_output(g, "y", op_dropout(g, "dropout", case_param(g, "x", 3, 5, 7), 0.4)))
+BUILD_CASE(case_one,
+	   graph_seeded_output(g, "y", op_dropout(g, "dropout", case_param(g, "x", 1), 0.1)))
 
 /* Two masks of one tensor differ; gradients add up. */
 static void case_twice(struct graph *g)
@@ -48,10 +43,8 @@ static void case_twice(struct graph *g)
 }
 
 /* Several chunks; the length of the last one is not a multiple of 4. */
-static void case_threads(struct graph *g)
-{
-	graph_seeded_output(g, "y", op_dropout(g, "dropout", case_param(g, "x", 9, 2011), 0.2));
-}
+BUILD_CASE(case_threads,
+	   graph_seeded_output(g, "y", op_dropout(g, "dropout", case_param(g, "x", 9, 2011), 0.2)))
 
 /* Activations whose count is a multiple of eight: a device may take so many at once. */
 static void case_eights(struct graph *g)

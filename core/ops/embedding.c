@@ -49,25 +49,12 @@ static void apply(struct graph *g, int64_t batch, int64_t length, struct tensor 
 	graph_seeded_output(g, "y", op_embedding(g, "embedding", table, positions, tokens));
 }
 
-static void case_table(struct graph *g)
-{
-	apply(g, 2, 5, case_param(g, "table", 4, 3), NULL);
-}
-
-static void case_positions(struct graph *g)
-{
-	apply(g, 3, 5, case_param(g, "table", 4, 7), case_param(g, "positions", 5, 7));
-}
-
-static void case_spare_positions(struct graph *g)
-{
-	apply(g, 2, 3, case_param(g, "table", 9, 2), case_param(g, "positions", 6, 2));
-}
-
-static void case_one(struct graph *g)
-{
-	apply(g, 1, 1, case_param(g, "table", 1, 1), case_param(g, "positions", 1, 1));
-}
+BUILD_CASE(case_table, apply(g, 2, 5, case_param(g, "table", 4, 3), NULL))
+BUILD_CASE(case_positions,
+	   apply(g, 3, 5, case_param(g, "table", 4, 7), case_param(g, "positions", 5, 7)))
+BUILD_CASE(case_spare_positions,
+	   apply(g, 2, 3, case_param(g, "table", 9, 2), case_param(g, "positions", 6, 2)))
+BUILD_CASE(case_one, apply(g, 1, 1, case_param(g, "table", 1, 1), case_param(g, "positions", 1, 1)))
 
 /* Two nodes read the table: the second adds to its gradient. */
 static void case_twice(struct graph *g)
@@ -80,21 +67,13 @@ static void case_twice(struct graph *g)
 	graph_seeded_output(g, "z", op_embedding(g, "second", table, positions, tokens));
 }
 
-static void case_threads(struct graph *g)
-{
-	apply(g, 3, 130, case_param(g, "table", 7, 45), case_param(g, "positions", 131, 45));
-}
+BUILD_CASE(case_threads,
+	   apply(g, 3, 130, case_param(g, "table", 7, 45), case_param(g, "positions", 131, 45)))
 
 /* More channels than a block has threads. */
-static void case_many_channels(struct graph *g)
-{
-	apply(g, 2, 3, case_param(g, "table", 2, 300), NULL);
-}
-
-static void case_spans(struct graph *g)
-{
-	apply(g, 11, 3, case_param(g, "table", 5, 16), case_param(g, "positions", 4, 16));
-}
+BUILD_CASE(case_many_channels, apply(g, 2, 3, case_param(g, "table", 2, 300), NULL))
+BUILD_CASE(case_spans,
+	   apply(g, 11, 3, case_param(g, "table", 5, 16), case_param(g, "positions", 4, 16)))
 
 OP_CASES(embedding) = {
 	OP_CASE("table alone", case_table, .int_limit = 4),

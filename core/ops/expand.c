@@ -125,39 +125,17 @@ static void apply(struct graph *g, struct tensor *x, int ndim, const int64_t *di
 {
 	x = op_gelu(g, "before", x);
 	graph_seeded_output(g, "y", op_gelu(g, "after", op_expand(g, "expand", x, ndim, dim)));
-	graph_seeded_output(g, "z", op_scale(g, "other", x, 2, NULL));
+	graph_seeded_output(g, "z", op_scale(g, "other", x, 2));
 }
 
-static void case_last(struct graph *g)
-{
-	apply(g, case_param(g, "x", 3, 5, 1), 3, SHAPE(3, 5, 7));
-}
-
-static void case_first(struct graph *g)
-{
-	apply(g, case_param(g, "x", 7), 4, SHAPE(2, 3, 1, 7));
-}
-
-static void case_middle(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 1, 8), 3, SHAPE(2, 37, 8));
-}
-
-static void case_apart(struct graph *g)
-{
-	apply(g, case_param(g, "x", 3, 1), 4, SHAPE(2, 2, 3, 5));
-}
-
-static void case_scalar(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1), 2, SHAPE(9, 2011));
-}
-
-static void case_threads(struct graph *g)
-{
-	graph_seeded_output(g, "y",
-			    op_expand(g, "expand", case_param(g, "x", 64), 3, SHAPE(3, 701, 64)));
-}
+BUILD_CASE(case_last, apply(g, case_param(g, "x", 3, 5, 1), 3, SHAPE(3, 5, 7)))
+BUILD_CASE(case_first, apply(g, case_param(g, "x", 7), 4, SHAPE(2, 3, 1, 7)))
+BUILD_CASE(case_middle, apply(g, case_param(g, "x", 2, 1, 8), 3, SHAPE(2, 37, 8)))
+BUILD_CASE(case_apart, apply(g, case_param(g, "x", 3, 1), 4, SHAPE(2, 2, 3, 5)))
+BUILD_CASE(case_scalar, apply(g, case_param(g, "x", 1), 2, SHAPE(9, 2011)))
+BUILD_CASE(case_threads, graph_seeded_output(g, "y",
+					     op_expand(g, "expand", case_param(g, "x", 64), 3,
+						       SHAPE(3, 701, 64))))
 
 /* Pointwise ops expand what they need. */
 static void case_pointwise(struct graph *g)

@@ -139,7 +139,7 @@ static void norm_pieces(struct graph *g)
 			    op_norm(g, "y", kind, 1e-5, sum, NULL, case_param(g, "w", 8),
 				    kind == NORM_LAYER ? case_param(g, "b", 8) : NULL, &same));
 	/* its own node: an output's gradient is given from outside */
-	graph_seeded_output(g, "sum", op_scale(g, "sum", sum, 1, NULL));
+	graph_seeded_output(g, "sum", op_scale(g, "sum", sum, 1));
 }
 
 static void test_norm_with_residual(void **state)
@@ -172,8 +172,8 @@ static void gate_pieces(struct graph *g)
 	graph_seeded_output(g, "y", op_multiply(g, "y", silu, x));
 	graph_seeded_output(g, "z",
 			    op_add(g, "z", case_param(g, "a", 4, 3),
-				   op_scale(g, "scaled", case_param(g, "b", 4, 3), 0.3,
-					    case_param(g, "alpha", 1))));
+				   op_multiply(g, "scaled", case_param(g, "b", 4, 3),
+					       case_param(g, "alpha", 1))));
 }
 
 static void test_gates(void **state)
@@ -255,7 +255,7 @@ static bool biases;
 static void read_hidden(struct graph *g, struct tensor *h)
 {
 	graph_seeded_output(g, "y", op_linear(g, "y", h, case_param(g, "v", 9, 6), NULL));
-	graph_seeded_output(g, "z", op_scale(g, "z", h, 0.5, NULL));
+	graph_seeded_output(g, "z", op_scale(g, "z", h, 0.5));
 }
 
 static void hidden_fused(struct graph *g)

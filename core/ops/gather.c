@@ -74,12 +74,9 @@ static void cost(const struct node *n, struct op_cost *c)
 
 /* -------------------------------------------------------------------- cases */
 
-static void case_gather(struct graph *g)
-{
-	graph_seeded_output(g, "y",
-			    op_gather(g, "gather", case_param(g, "x", 5, 7),
-				      case_input(g, "index", I32, 3, 4)));
-}
+BUILD_CASE(case_gather, graph_seeded_output(g, "y",
+					    op_gather(g, "gather", case_param(g, "x", 5, 7),
+						      case_input(g, "index", I32, 3, 4))))
 
 /* More rows than numbers; x is read by another op. */
 static void case_gather_examples(struct graph *g)
@@ -99,12 +96,9 @@ static void case_gather_many(struct graph *g)
 	graph_seeded_output(g, "y", op_gather(g, "gather", x, case_input(g, "index", I32, 2, 70)));
 }
 
-static void case_gather_vector(struct graph *g)
-{
-	graph_seeded_output(
-		g, "y",
-		op_gather(g, "gather", case_param(g, "x", 4, 1), case_input(g, "index", I32, 600)));
-}
+BUILD_CASE(case_gather_vector, graph_seeded_output(g, "y",
+						   op_gather(g, "gather", case_param(g, "x", 4, 1),
+							     case_input(g, "index", I32, 600))))
 
 OP_CASES(gather) = {
 	OP_CASE("one table", case_gather, .int_limit = 5),
@@ -114,12 +108,10 @@ OP_CASES(gather) = {
 	OP_CASES_END,
 };
 
-static void case_scatter(struct graph *g)
-{
-	graph_seeded_output(g, "y",
-			    op_scatter(g, "scatter", case_param(g, "x", 3, 4, 7),
-				       case_input(g, "index", I32, 3, 4), 5, false));
-}
+BUILD_CASE(case_scatter,
+	   graph_seeded_output(g, "y",
+			       op_scatter(g, "scatter", case_param(g, "x", 3, 4, 7),
+					  case_input(g, "index", I32, 3, 4), 5, false)))
 
 static void case_scatter_examples(struct graph *g)
 {
@@ -139,12 +131,10 @@ static void case_scatter_many(struct graph *g)
 		g, "y", op_scatter(g, "scatter", x, case_input(g, "index", I32, 2, 70), 3, true));
 }
 
-static void case_scatter_vector(struct graph *g)
-{
-	graph_seeded_output(g, "y",
-			    op_scatter(g, "scatter", case_param(g, "x", 600, 1),
-				       case_input(g, "index", I32, 600), 4, false));
-}
+BUILD_CASE(case_scatter_vector,
+	   graph_seeded_output(g, "y",
+			       op_scatter(g, "scatter", case_param(g, "x", 600, 1),
+					  case_input(g, "index", I32, 600), 4, false)))
 
 OP_CASES(scatter) = {
 	OP_CASE("one table", case_scatter, .int_limit = 5),

@@ -45,32 +45,16 @@ static void apply(struct graph *g, struct tensor *o, struct tensor *gate, double
 	graph_seeded_output(g, "y", op_head_gate(g, "head_gate", o, gate, constant, learned));
 }
 
-static void case_token(struct graph *g)
-{
-	apply(g, case_param(g, "o", 2, 5, 3, 7), case_param(g, "gate", 2, 5, 3), 0.1, NULL);
-}
-
-static void case_sequence(struct graph *g)
-{
-	apply(g, case_param(g, "o", 2, 5, 3, 7), case_param(g, "gate", 2, 1, 3), 0.1, NULL);
-}
-
-static void case_learned(struct graph *g)
-{
-	apply(g, case_param(g, "o", 2, 5, 3, 7), case_param(g, "gate", 2, 5, 3), 0,
-	      case_param(g, "a", 1));
-}
-
-static void case_learned_sequence(struct graph *g)
-{
-	apply(g, case_param(g, "o", 2, 5, 3, 7), case_param(g, "gate", 2, 1, 3), 0,
-	      case_param(g, "a", 1));
-}
-
-static void case_one(struct graph *g)
-{
-	apply(g, case_param(g, "o", 1, 1, 1, 1), case_param(g, "gate", 1, 1, 1), 0.7, NULL);
-}
+BUILD_CASE(case_token,
+	   apply(g, case_param(g, "o", 2, 5, 3, 7), case_param(g, "gate", 2, 5, 3), 0.1, NULL))
+BUILD_CASE(case_sequence,
+	   apply(g, case_param(g, "o", 2, 5, 3, 7), case_param(g, "gate", 2, 1, 3), 0.1, NULL))
+BUILD_CASE(case_learned, apply(g, case_param(g, "o", 2, 5, 3, 7), case_param(g, "gate", 2, 5, 3), 0,
+			       case_param(g, "a", 1)))
+BUILD_CASE(case_learned_sequence, apply(g, case_param(g, "o", 2, 5, 3, 7),
+					case_param(g, "gate", 2, 1, 3), 0, case_param(g, "a", 1)))
+BUILD_CASE(case_one,
+	   apply(g, case_param(g, "o", 1, 1, 1, 1), case_param(g, "gate", 1, 1, 1), 0.7, NULL))
 
 static void case_chain(struct graph *g)
 {
@@ -82,17 +66,10 @@ static void case_chain(struct graph *g)
 	graph_seeded_output(g, "y", op_gelu(g, "after", y));
 }
 
-static void case_fixed_gate(struct graph *g)
-{
-	apply(g, case_param(g, "o", 2, 3, 2, 5), case_input(g, "gate", g->type, 2, 3, 2), 0.5,
-	      NULL);
-}
-
-static void case_threads(struct graph *g)
-{
-	apply(g, case_param(g, "o", 3, 157, 4, 11), case_param(g, "gate", 3, 1, 4), 0,
-	      case_param(g, "a", 1));
-}
+BUILD_CASE(case_fixed_gate, apply(g, case_param(g, "o", 2, 3, 2, 5),
+				  case_input(g, "gate", g->type, 2, 3, 2), 0.5, NULL))
+BUILD_CASE(case_threads, apply(g, case_param(g, "o", 3, 157, 4, 11), case_param(g, "gate", 3, 1, 4),
+			       0, case_param(g, "a", 1)))
 
 /* Channels that a thread takes together. */
 static void case_even(struct graph *g)

@@ -54,25 +54,10 @@ static void apply(struct graph *g, struct tensor *x, struct tensor *w)
 	graph_seeded_output(g, "y", op_head_linear(g, "head_linear", x, w));
 }
 
-static void case_per_head(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 5, 3, 7), case_param(g, "w", 3, 7, 4));
-}
-
-static void case_shared(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 5, 7), case_param(g, "w", 3, 7, 4));
-}
-
-static void case_one(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1, 1, 1, 3), case_param(g, "w", 1, 3, 2));
-}
-
-static void case_one_shared(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1, 1, 3), case_param(g, "w", 1, 3, 2));
-}
+BUILD_CASE(case_per_head, apply(g, case_param(g, "x", 2, 5, 3, 7), case_param(g, "w", 3, 7, 4)))
+BUILD_CASE(case_shared, apply(g, case_param(g, "x", 2, 5, 7), case_param(g, "w", 3, 7, 4)))
+BUILD_CASE(case_one, apply(g, case_param(g, "x", 1, 1, 1, 3), case_param(g, "w", 1, 3, 2)))
+BUILD_CASE(case_one_shared, apply(g, case_param(g, "x", 1, 1, 3), case_param(g, "w", 1, 3, 2)))
 
 /* Slices of an activation: channels outside them have no gradient. */
 static struct tensor *wide(struct graph *g, struct tensor *x, int64_t width)
@@ -115,10 +100,7 @@ static void case_reuse(struct graph *g)
 }
 
 /* Large enough for several threads, which then share heads unevenly. */
-static void case_threads(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1, 70, 3, 9), case_param(g, "w", 3, 9, 11));
-}
+BUILD_CASE(case_threads, apply(g, case_param(g, "x", 1, 70, 3, 9), case_param(g, "w", 3, 9, 11)))
 
 OP_CASES(head_linear) = {
 	OP_CASE("per head", case_per_head),

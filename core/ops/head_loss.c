@@ -62,15 +62,8 @@ static struct head_loss_outputs apply(struct graph *g, int64_t batch, int64_t le
 			    case_input(g, "weights", g->type, 2));
 }
 
-static void case_main(struct graph *g)
-{
-	graph_loss(g, "main", apply(g, 2, 5, 3, 7).main, 1.0);
-}
-
-static void case_z(struct graph *g)
-{
-	graph_loss(g, "z", apply(g, 2, 5, 3, 7).z, 0.3);
-}
+BUILD_CASE(case_main, graph_loss(g, "main", apply(g, 2, 5, 3, 7).main, 1.0))
+BUILD_CASE(case_z, graph_loss(g, "z", apply(g, 2, 5, 3, 7).z, 0.3))
 
 static void case_both(struct graph *g)
 {
@@ -82,10 +75,7 @@ static void case_both(struct graph *g)
 	graph_output(g, "hit", out.hit);
 }
 
-static void case_one(struct graph *g)
-{
-	graph_loss(g, "main", apply(g, 1, 1, 1, 2).main, 1.0);
-}
+BUILD_CASE(case_one, graph_loss(g, "main", apply(g, 1, 1, 1, 2).main, 1.0))
 
 /* The table is also the embedding: both contribute to its gradient. */
 static void case_tied(struct graph *g)
@@ -107,10 +97,7 @@ static void case_chunks(struct graph *g)
 }
 
 /* More logits than a GPU's block reads at once, and not a multiple of any piece. */
-static void case_vocabulary(struct graph *g)
-{
-	graph_loss(g, "main", apply(g, 1, 2, 1, 1203).main, 1.0);
-}
+BUILD_CASE(case_vocabulary, graph_loss(g, "main", apply(g, 1, 2, 1, 1203).main, 1.0))
 
 /* The same, and more tokens than a GPU has processors: blocks take several, and read one's logits
  * ahead. */
@@ -125,7 +112,7 @@ static void case_many_rows(struct graph *g)
 /* Of equal logits the first one is chosen. */
 static void case_equal(struct graph *g)
 {
-	struct tensor *x = op_scale(g, "zero", case_param(g, "x", 2, 9, 3), 0, NULL);
+	struct tensor *x = op_scale(g, "zero", case_param(g, "x", 2, 9, 3), 0);
 	struct head_loss_outputs out = op_head_loss(g, "head", x, case_param(g, "w", 19, 3),
 						    case_input(g, "targets", I32, 2, 9),
 						    case_input(g, "weights", g->type, 2));

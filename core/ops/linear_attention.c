@@ -71,16 +71,15 @@ enum gates { NO_DECAY = 0, HEAD_DECAY = 1, CHANNEL_DECAY = 2, BETA = 4, DELTA = 
 /* -softplus(x) / 4: gates of which a chunk's product is small, not zero. */
 static struct tensor *decay_of(struct graph *g, struct tensor *x)
 {
-	return op_scale(g, "decay", op_softplus(g, "softplus", x, 0), -0.25, NULL);
+	return op_scale(g, "decay", op_softplus(g, "softplus", x, 0), -0.25);
 }
 
 /* q, k, v as slices of one activation.  Keys are short: with the delta rule states stay small. */
-static void linear_attention_case(struct graph *g, int64_t B, int64_t T, int64_t H, int64_t K,
-				  int64_t D, int gates)
+static void apply(struct graph *g, int64_t B, int64_t T, int64_t H, int64_t K, int64_t D, int gates)
 {
 	struct tensor *x = op_gelu(g, "gelu", case_param(g, "p", B, T, H * (2 * K + D)));
 	struct tensor *k =
-		op_scale(g, "keys", op_tanh(g, "tanh", case_param(g, "k", B, T, H * K)), 0.5, NULL);
+		op_scale(g, "keys", op_tanh(g, "tanh", case_param(g, "k", B, T, H * K)), 0.5);
 	struct linear_attention_inputs in = { .q = NULL };
 
 	if (!x || !k)
@@ -101,19 +100,14 @@ static void linear_attention_case(struct graph *g, int64_t B, int64_t T, int64_t
 				    &(struct linear_attention_attr){ (gates & DELTA) != 0 }, &in));
 }
 
-#define LINEAR_ATTENTION_CASE(name, ...)               \
-	static void case_##name(struct graph *g)       \
-	{                                              \
-		linear_attention_case(g, __VA_ARGS__); \
-	}
-LINEAR_ATTENTION_CASE(plain, 2, 5, 3, 4, 3, NO_DECAY)
-LINEAR_ATTENTION_CASE(one, 1, 1, 1, 1, 1, CHANNEL_DECAY | BETA | DELTA)
-LINEAR_ATTENTION_CASE(plain_chunks, 1, 131, 2, 3, 4, BETA)
-LINEAR_ATTENTION_CASE(head, 2, 67, 2, 3, 5, HEAD_DECAY)
-LINEAR_ATTENTION_CASE(gated, 2, 70, 2, 8, 8, CHANNEL_DECAY)
-LINEAR_ATTENTION_CASE(delta, 2, 64, 1, 5, 3, BETA | DELTA)
-LINEAR_ATTENTION_CASE(gated_delta, 1, 131, 2, 6, 4, HEAD_DECAY | BETA | DELTA)
-LINEAR_ATTENTION_CASE(channel_delta, 2, 66, 2, 4, 5, CHANNEL_DECAY | BETA | DELTA)
+BUILD_CASE(case_plain, apply(g, 2, 5, 3, 4, 3, NO_DECAY))
+BUILD_CASE(case_one, apply(g, 1, 1, 1, 1, 1, CHANNEL_DECAY | BETA | DELTA))
+BUILD_CASE(case_plain_chunks, apply(g, 1, 131, 2, 3, 4, BETA))
+BUILD_CASE(case_head, apply(g, 2, 67, 2, 3, 5, HEAD_DECAY))
+BUILD_CASE(case_gated, apply(g, 2, 70, 2, 8, 8, CHANNEL_DECAY))
+BUILD_CASE(case_delta, apply(g, 2, 64, 1, 5, 3, BETA | DELTA))
+BUILD_CASE(case_gated_delta, apply(g, 1, 131, 2, 6, 4, HEAD_DECAY | BETA | DELTA))
+BUILD_CASE(case_channel_delta, apply(g, 2, 66, 2, 4, 5, CHANNEL_DECAY | BETA | DELTA))
 
 /* One tensor is queries, keys, values and decay; it is negative. */
 static void case_same(struct graph *g)

@@ -46,26 +46,12 @@ static void apply(struct graph *g, struct tensor *x, int64_t gives, bool bias)
 	graph_seeded_output(g, "y", op_linear_gelu(g, "y", x, w, b));
 }
 
-static void case_bias(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 5, 3), 7, true);
-}
-
-static void case_no_bias(struct graph *g)
-{
-	apply(g, case_param(g, "x", 13, 3), 5, false);
-}
-
-static void case_one(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1), 1, true);
-}
+BUILD_CASE(case_bias, apply(g, case_param(g, "x", 2, 5, 3), 7, true))
+BUILD_CASE(case_no_bias, apply(g, case_param(g, "x", 13, 3), 5, false))
+BUILD_CASE(case_one, apply(g, case_param(g, "x", 1), 1, true))
 
 /* As in decoding. */
-static void case_few(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 1, 16), 24, true);
-}
+BUILD_CASE(case_few, apply(g, case_param(g, "x", 2, 1, 16), 24, true))
 
 /* x comes from another op, and is read again; two ops read y. */
 static void case_between(struct graph *g)
@@ -109,21 +95,11 @@ static void case_made_weight(struct graph *g)
 	graph_seeded_output(g, "y", op_linear_gelu(g, "y", x, w, case_param(g, "b", 16)));
 }
 
-static void case_slice(struct graph *g)
-{
-	apply(g, graph_slice(g, case_param(g, "x", 2, 3, 9), 4, 5), 6, true);
-}
+BUILD_CASE(case_slice, apply(g, graph_slice(g, case_param(g, "x", 2, 3, 9), 4, 5), 6, true))
 
 /* x is data, not learned. */
-static void case_fixed(struct graph *g)
-{
-	apply(g, case_input(g, "x", g->type, 7, 3), 4, true);
-}
-
-static void case_threads(struct graph *g)
-{
-	apply(g, case_param(g, "x", 301, 2), 72, true);
-}
+BUILD_CASE(case_fixed, apply(g, case_input(g, "x", g->type, 7, 3), 4, true))
+BUILD_CASE(case_threads, apply(g, case_param(g, "x", 301, 2), 72, true))
 
 OP_CASES(linear_gelu) = {
 	OP_CASE("bias", case_bias),

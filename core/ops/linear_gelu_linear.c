@@ -90,26 +90,12 @@ static void apply(struct graph *g, struct tensor *x, int64_t hidden, int64_t giv
 	graph_seeded_output(g, "y", op_linear_gelu_linear(g, "y", x, w, b, v, c));
 }
 
-static void case_bias(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 5, 3), 7, 4, true);
-}
-
-static void case_no_bias(struct graph *g)
-{
-	apply(g, case_param(g, "x", 13, 3), 5, 6, false);
-}
-
-static void case_one(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1), 1, 1, true);
-}
+BUILD_CASE(case_bias, apply(g, case_param(g, "x", 2, 5, 3), 7, 4, true))
+BUILD_CASE(case_no_bias, apply(g, case_param(g, "x", 13, 3), 5, 6, false))
+BUILD_CASE(case_one, apply(g, case_param(g, "x", 1), 1, 1, true))
 
 /* As in decoding. */
-static void case_few(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 1, 16), 24, 8, true);
-}
+BUILD_CASE(case_few, apply(g, case_param(g, "x", 2, 1, 16), 24, 8, true))
 
 /* x comes from another op, and is read again. */
 static void case_between(struct graph *g)
@@ -132,21 +118,11 @@ static void case_shared(struct graph *g)
 	graph_seeded_output(g, "y", op_linear_gelu_linear(g, "second", x, w, NULL, v, NULL));
 }
 
-static void case_slice(struct graph *g)
-{
-	apply(g, graph_slice(g, case_param(g, "x", 2, 3, 9), 4, 5), 6, 3, true);
-}
+BUILD_CASE(case_slice, apply(g, graph_slice(g, case_param(g, "x", 2, 3, 9), 4, 5), 6, 3, true))
 
 /* x is data, not learned. */
-static void case_fixed(struct graph *g)
-{
-	apply(g, case_input(g, "x", g->type, 7, 3), 4, 2, true);
-}
-
-static void case_threads(struct graph *g)
-{
-	apply(g, case_param(g, "x", 301, 8), 72, 16, true);
-}
+BUILD_CASE(case_fixed, apply(g, case_input(g, "x", g->type, 7, 3), 4, 2, true))
+BUILD_CASE(case_threads, apply(g, case_param(g, "x", 301, 8), 72, 16, true))
 
 OP_CASES(linear_gelu_linear) = {
 	OP_CASE("biases", case_bias),

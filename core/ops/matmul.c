@@ -63,33 +63,28 @@ static void apply(struct graph *g, struct tensor *a, bool transpose_a, struct te
 {
 	a = op_gelu(g, "left", a);
 	b = op_gelu(g, "right", b);
-	graph_seeded_output(g, "z", op_scale(g, "a_again", a, 2, NULL));
+	graph_seeded_output(g, "z", op_scale(g, "a_again", a, 2));
 	graph_seeded_output(g, "y", op_matmul(g, "matmul", a, transpose_a, b, transpose_b));
 	graph_seeded_output(g, "t", op_matmul(g, "again", a, transpose_a, b, transpose_b));
 }
 
-#define MATMUL_CASE(name, ...)                   \
-	static void case_##name(struct graph *g) \
-	{                                        \
-		apply(g, __VA_ARGS__);           \
-	}
 #define A(...) case_param(g, "a", __VA_ARGS__)
 #define B(...) case_param(g, "b", __VA_ARGS__)
 
-MATMUL_CASE(plain, A(5, 3), false, B(3, 7), false)
-MATMUL_CASE(left, A(3, 5), true, B(3, 7), false)
-MATMUL_CASE(right, A(5, 3), false, B(7, 3), true)
-MATMUL_CASE(both, A(3, 5), true, B(7, 3), true)
-MATMUL_CASE(one, A(1, 1, 1, 1), false, B(1, 1), false)
-MATMUL_CASE(batch, A(2, 3, 5, 4), false, B(2, 3, 6, 4), true)
-MATMUL_CASE(batch_both, A(2, 3, 4, 5), true, B(2, 3, 6, 4), true)
-MATMUL_CASE(weight, A(2, 3, 5, 4), false, B(4, 6), false)
-MATMUL_CASE(weight_left, A(2, 3, 4, 5), true, B(4, 6), false)
-MATMUL_CASE(left_shared, A(5, 4), false, B(2, 3, 4, 6), false)
-MATMUL_CASE(heads, A(2, 3, 5, 4), false, B(3, 4, 6), false)
-MATMUL_CASE(group, A(2, 3, 5, 4), false, B(2, 1, 6, 4), true)
-MATMUL_CASE(cross, A(2, 1, 5, 4), true, B(3, 5, 6), false)
-MATMUL_CASE(threads, A(3, 70, 24), false, B(3, 33, 24), true)
+BUILD_CASE(case_plain, apply(g, A(5, 3), false, B(3, 7), false))
+BUILD_CASE(case_left, apply(g, A(3, 5), true, B(3, 7), false))
+BUILD_CASE(case_right, apply(g, A(5, 3), false, B(7, 3), true))
+BUILD_CASE(case_both, apply(g, A(3, 5), true, B(7, 3), true))
+BUILD_CASE(case_one, apply(g, A(1, 1, 1, 1), false, B(1, 1), false))
+BUILD_CASE(case_batch, apply(g, A(2, 3, 5, 4), false, B(2, 3, 6, 4), true))
+BUILD_CASE(case_batch_both, apply(g, A(2, 3, 4, 5), true, B(2, 3, 6, 4), true))
+BUILD_CASE(case_weight, apply(g, A(2, 3, 5, 4), false, B(4, 6), false))
+BUILD_CASE(case_weight_left, apply(g, A(2, 3, 4, 5), true, B(4, 6), false))
+BUILD_CASE(case_left_shared, apply(g, A(5, 4), false, B(2, 3, 4, 6), false))
+BUILD_CASE(case_heads, apply(g, A(2, 3, 5, 4), false, B(3, 4, 6), false))
+BUILD_CASE(case_group, apply(g, A(2, 3, 5, 4), false, B(2, 1, 6, 4), true))
+BUILD_CASE(case_cross, apply(g, A(2, 1, 5, 4), true, B(3, 5, 6), false))
+BUILD_CASE(case_threads, apply(g, A(3, 70, 24), false, B(3, 33, 24), true))
 
 /* Both factors are one tensor. */
 static void case_square(struct graph *g)

@@ -69,9 +69,9 @@ static void case_dims(struct graph *g)
 {
 	struct tensor *x = case_param(g, "p", 4, 3, 5);
 
-	graph_seeded_output(g, "y", op_scale(g, "a", op_max(g, "first", x, 0), 2, NULL));
-	graph_seeded_output(g, "z", op_scale(g, "b", op_max(g, "middle", x, -2), 2, NULL));
-	graph_seeded_output(g, "t", op_scale(g, "c", op_max(g, "last", x, 2), 2, NULL));
+	graph_seeded_output(g, "y", op_scale(g, "a", op_max(g, "first", x, 0), 2));
+	graph_seeded_output(g, "z", op_scale(g, "b", op_max(g, "middle", x, -2), 2));
+	graph_seeded_output(g, "t", op_scale(g, "c", op_max(g, "last", x, 2), 2));
 }
 
 /* Equal maxima: the sum of the gradients is dy. */

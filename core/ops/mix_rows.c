@@ -69,39 +69,27 @@ static void mix(struct graph *g, int64_t B, int64_t T, int64_t F, int64_t H, int
 			    op_mix_rows(g, "mix", case_param(g, "x", B, T, F), a, &in, lse));
 }
 
-static void case_dense(struct graph *g)
-{
-	mix(g, 2, 39, 5, 2, 1, true, false,
-	    &(struct attention_attr){
-		    .scale = 0.5, .band_window = -1, .route = { .mode = ROUTE_DENSE } });
-}
-
-static void case_rms(struct graph *g)
-{
-	mix(g, 1, 70, 3, 3, 3, false, true,
-	    &(struct attention_attr){
-		    .scale = 0.5,
-		    .softcap = 3,
-		    .band_window = 5,
-		    .route = { .mode = ROUTE_RMS, .tau = 0.9, .normalize = true } });
-}
-
-static void case_maximum(struct graph *g)
-{
-	mix(g, 3, 33, 1, 4, 2, false, false,
-	    &(struct attention_attr){
-		    .scale = 0.5,
-		    .band_window = -1,
-		    .route = { .mode = ROUTE_RMS, .tau = 1.1, .head_maximum = true } });
-}
-
-static void case_one_token(struct graph *g)
-{
-	mix(g, 1, 1, 4, 1, 1, false, false,
-	    &(struct attention_attr){ .scale = 0.5,
-				      .band_window = -1,
-				      .route = { .mode = ROUTE_DENSE, .normalize = true } });
-}
+BUILD_CASE(case_dense,
+	   mix(g, 2, 39, 5, 2, 1, true, false,
+	       &(struct attention_attr){
+		       .scale = 0.5, .band_window = -1, .route = { .mode = ROUTE_DENSE } }))
+BUILD_CASE(case_rms, mix(g, 1, 70, 3, 3, 3, false, true,
+			 &(struct attention_attr){
+				 .scale = 0.5,
+				 .softcap = 3,
+				 .band_window = 5,
+				 .route = { .mode = ROUTE_RMS, .tau = 0.9, .normalize = true } }))
+BUILD_CASE(case_maximum,
+	   mix(g, 3, 33, 1, 4, 2, false, false,
+	       &(struct attention_attr){
+		       .scale = 0.5,
+		       .band_window = -1,
+		       .route = { .mode = ROUTE_RMS, .tau = 1.1, .head_maximum = true } }))
+BUILD_CASE(case_one_token,
+	   mix(g, 1, 1, 4, 1, 1, false, false,
+	       &(struct attention_attr){ .scale = 0.5,
+					 .band_window = -1,
+					 .route = { .mode = ROUTE_DENSE, .normalize = true } }))
 
 OP_CASES(mix_rows) = {
 	OP_CASE("dense", case_dense),

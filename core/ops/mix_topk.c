@@ -57,32 +57,15 @@ static void mix(struct graph *g, int64_t B, int64_t T, int64_t F, int64_t k)
 	mix_rows_of(g, "y", case_param(g, "x", B, T, F), k);
 }
 
-static void case_odd(struct graph *g)
-{
-	mix(g, 2, 7, 35, 3);
-}
-
-static void case_one(struct graph *g)
-{
-	mix(g, 1, 1, 1, 1);
-}
-
-static void case_threads(struct graph *g)
-{
-	mix(g, 3, 67, 85, 4);
-}
+BUILD_CASE(case_odd, mix(g, 2, 7, 35, 3))
+BUILD_CASE(case_one, mix(g, 1, 1, 1, 1))
+BUILD_CASE(case_threads, mix(g, 3, 67, 85, 4))
 
 /* Few sources, which many tokens choose, and channels that a thread takes together. */
-static void case_popular(struct graph *g)
-{
-	mix(g, 2, 67, 264, 4);
-}
+BUILD_CASE(case_popular, mix(g, 2, 67, 264, 4))
 
 /* More entries than one block of a GPU sorts. */
-static void case_many(struct graph *g)
-{
-	mix(g, 2, 350, 1, 12);
-}
+BUILD_CASE(case_many, mix(g, 2, 350, 1, 12))
 
 /* Of two slices that cover x, the other is read by another op. */
 static void mix_slice(struct graph *g, struct tensor *x, int64_t first)
@@ -91,15 +74,8 @@ static void mix_slice(struct graph *g, struct tensor *x, int64_t first)
 	case_add_to(g, "front", graph_slice(g, x, 0, first), NULL);
 }
 
-static void case_slices(struct graph *g)
-{
-	mix_slice(g, case_param(g, "x", 2, 7, 11), 4);
-}
-
-static void case_slice_eights(struct graph *g)
-{
-	mix_slice(g, op_gelu(g, "gelu", case_param(g, "x", 2, 7, 40)), 16);
-}
+BUILD_CASE(case_slices, mix_slice(g, case_param(g, "x", 2, 7, 11), 4))
+BUILD_CASE(case_slice_eights, mix_slice(g, op_gelu(g, "gelu", case_param(g, "x", 2, 7, 40)), 16))
 
 /* Eights that begin where no eight does, and eights that are not eights apart. */
 static void case_slice_between(struct graph *g)

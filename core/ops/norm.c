@@ -112,30 +112,11 @@ static void plain(struct graph *g, enum norm_kind kind, bool bias, struct tensor
 				    bias ? case_param(g, "b", width) : NULL, NULL));
 }
 
-static void case_layer(struct graph *g)
-{
-	plain(g, NORM_LAYER, true, case_param(g, "x", 3, 5, 7));
-}
-
-static void case_layer_no_bias(struct graph *g)
-{
-	plain(g, NORM_LAYER, false, case_param(g, "x", 2, 9));
-}
-
-static void case_rms(struct graph *g)
-{
-	plain(g, NORM_RMS, false, case_param(g, "x", 3, 5, 7));
-}
-
-static void case_rms_bias(struct graph *g)
-{
-	plain(g, NORM_RMS, true, case_param(g, "x", 4, 3));
-}
-
-static void case_one_row(struct graph *g)
-{
-	plain(g, NORM_LAYER, true, case_param(g, "x", 33));
-}
+BUILD_CASE(case_layer, plain(g, NORM_LAYER, true, case_param(g, "x", 3, 5, 7)))
+BUILD_CASE(case_layer_no_bias, plain(g, NORM_LAYER, false, case_param(g, "x", 2, 9)))
+BUILD_CASE(case_rms, plain(g, NORM_RMS, false, case_param(g, "x", 3, 5, 7)))
+BUILD_CASE(case_rms_bias, plain(g, NORM_RMS, true, case_param(g, "x", 4, 3)))
+BUILD_CASE(case_one_row, plain(g, NORM_LAYER, true, case_param(g, "x", 33)))
 
 /* y is read by a backward pass, and x by another op. */
 static void case_chain(struct graph *g)
@@ -157,10 +138,7 @@ static void case_far(struct graph *g)
 	plain(g, NORM_LAYER, true, x);
 }
 
-static void case_threads(struct graph *g)
-{
-	plain(g, NORM_LAYER, true, case_param(g, "x", 201, 87));
-}
+BUILD_CASE(case_threads, plain(g, NORM_LAYER, true, case_param(g, "x", 201, 87)))
 
 OP_CASES(norm) = {
 	OP_CASE("layer", case_layer),
@@ -186,23 +164,15 @@ static void with_residual(struct graph *g, enum norm_kind kind, bool bias, bool 
 		graph_seeded_output(g, "s", sum);
 }
 
-static void case_residual(struct graph *g)
-{
-	with_residual(g, NORM_LAYER, true, true, case_param(g, "x", 3, 5, 7),
-		      case_param(g, "r", 3, 5, 7));
-}
-
-static void case_residual_rms(struct graph *g)
-{
-	with_residual(g, NORM_RMS, false, true, case_param(g, "x", 2, 9), case_param(g, "r", 2, 9));
-}
+BUILD_CASE(case_residual, with_residual(g, NORM_LAYER, true, true, case_param(g, "x", 3, 5, 7),
+					case_param(g, "r", 3, 5, 7)))
+BUILD_CASE(case_residual_rms, with_residual(g, NORM_RMS, false, true, case_param(g, "x", 2, 9),
+					    case_param(g, "r", 2, 9)))
 
 /* The last norm: nothing else reads the sum. */
-static void case_residual_last(struct graph *g)
-{
-	with_residual(g, NORM_LAYER, false, false, case_param(g, "x", 1, 1, 5),
-		      case_param(g, "r", 1, 1, 5));
-}
+BUILD_CASE(case_residual_last,
+	   with_residual(g, NORM_LAYER, false, false, case_param(g, "x", 1, 1, 5),
+			 case_param(g, "r", 1, 1, 5)))
 
 /* Nothing reads y. */
 static void case_sum_only(struct graph *g)
@@ -215,11 +185,9 @@ static void case_sum_only(struct graph *g)
 }
 
 /* Activations, whose gradient is shared. */
-static void case_residual_shared(struct graph *g)
-{
-	with_residual(g, NORM_LAYER, true, true, op_gelu(g, "left", case_param(g, "x", 4, 6)),
-		      op_gelu(g, "right", case_param(g, "r", 4, 6)));
-}
+BUILD_CASE(case_residual_shared,
+	   with_residual(g, NORM_LAYER, true, true, op_gelu(g, "left", case_param(g, "x", 4, 6)),
+			 op_gelu(g, "right", case_param(g, "r", 4, 6))))
 
 static void case_residual_same(struct graph *g)
 {
@@ -228,11 +196,9 @@ static void case_residual_same(struct graph *g)
 	with_residual(g, NORM_LAYER, true, true, x, x);
 }
 
-static void case_residual_fixed(struct graph *g)
-{
-	with_residual(g, NORM_RMS, true, true, case_input(g, "x", g->type, 4, 6),
-		      case_param(g, "r", 4, 6));
-}
+BUILD_CASE(case_residual_fixed,
+	   with_residual(g, NORM_RMS, true, true, case_input(g, "x", g->type, 4, 6),
+			 case_param(g, "r", 4, 6)))
 
 /* Two blocks, as in a model: later nodes read both sum and y. */
 static void case_residual_chain(struct graph *g)
@@ -245,11 +211,9 @@ static void case_residual_chain(struct graph *g)
 	graph_seeded_output(g, "y", op_gelu(g, "d", y));
 }
 
-static void case_residual_threads(struct graph *g)
-{
-	with_residual(g, NORM_LAYER, true, true, case_param(g, "x", 201, 87),
-		      case_param(g, "r", 201, 87));
-}
+BUILD_CASE(case_residual_threads,
+	   with_residual(g, NORM_LAYER, true, true, case_param(g, "x", 201, 87),
+			 case_param(g, "r", 201, 87)))
 
 /* Rows of widths that backends treat in different ways: in registers or not, by pieces of four or
  * not. */
@@ -260,41 +224,15 @@ static void wide_residual(struct graph *g, int64_t rows, int64_t width)
 		      op_gelu(g, "right", case_param(g, "r", rows, width)));
 }
 
-static void case_residual_64(struct graph *g)
-{
-	wide_residual(g, 19, 64);
-}
-
-static void case_residual_260(struct graph *g)
-{
-	wide_residual(g, 3, 260);
-}
-
-static void case_residual_1024(struct graph *g)
-{
-	wide_residual(g, 2, 1024);
-}
+BUILD_CASE(case_residual_64, wide_residual(g, 19, 64))
+BUILD_CASE(case_residual_260, wide_residual(g, 3, 260))
+BUILD_CASE(case_residual_1024, wide_residual(g, 2, 1024))
 
 /* With more rows than devices share out among blocks. */
-static void case_residual_rows_of_772(struct graph *g)
-{
-	wide_residual(g, 65, 772);
-}
-
-static void case_residual_1100(struct graph *g)
-{
-	wide_residual(g, 3, 1100);
-}
-
-static void case_residual_2051(struct graph *g)
-{
-	wide_residual(g, 3, 2051);
-}
-
-static void case_residual_2052(struct graph *g)
-{
-	wide_residual(g, 2, 2052);
-}
+BUILD_CASE(case_residual_rows_of_772, wide_residual(g, 65, 772))
+BUILD_CASE(case_residual_1100, wide_residual(g, 3, 1100))
+BUILD_CASE(case_residual_2051, wide_residual(g, 3, 2051))
+BUILD_CASE(case_residual_2052, wide_residual(g, 2, 2052))
 
 /* Only the host reads the sum, so it is wide, whatever x is. */
 static void case_residual_result(struct graph *g)
@@ -309,16 +247,9 @@ static void case_residual_result(struct graph *g)
 }
 
 /* More rows than a device has parts. */
-static void case_residual_rows(struct graph *g)
-{
-	with_residual(g, NORM_RMS, true, true, case_param(g, "x", 2100, 4),
-		      case_param(g, "r", 2100, 4));
-}
-
-static void case_residual_many(struct graph *g)
-{
-	wide_residual(g, 1060, 264);
-}
+BUILD_CASE(case_residual_rows, with_residual(g, NORM_RMS, true, true, case_param(g, "x", 2100, 4),
+					     case_param(g, "r", 2100, 4)))
+BUILD_CASE(case_residual_many, wide_residual(g, 1060, 264))
 
 /* The branch is the front of a wider tensor; the rest of it is read by another op. */
 static void add_slice(struct graph *g, enum norm_kind kind, bool bias, struct tensor *wide,
@@ -333,64 +264,34 @@ static void add_slice(struct graph *g, enum norm_kind kind, bool bias, struct te
 	case_add_to(g, "rest", graph_slice(g, wide, width, rest), NULL);
 }
 
-static void case_slice(struct graph *g)
-{
-	add_slice(g, NORM_LAYER, true, case_param(g, "x", 3, 5, 9), 7);
-}
-
-static void case_slice_rms(struct graph *g)
-{
-	add_slice(g, NORM_RMS, false, op_gelu(g, "gelu", case_param(g, "x", 3, 5, 11)), 6);
-}
+BUILD_CASE(case_slice, add_slice(g, NORM_LAYER, true, case_param(g, "x", 3, 5, 9), 7))
+BUILD_CASE(case_slice_rms,
+	   add_slice(g, NORM_RMS, false, op_gelu(g, "gelu", case_param(g, "x", 3, 5, 11)), 6))
 
 /* Rows and pitches of eights, as many as a device treats in different ways. */
-static void case_slice_eights(struct graph *g)
-{
-	add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 11, 40)), 24);
-}
-
-static void case_slice_264(struct graph *g)
-{
-	add_slice(g, NORM_RMS, true, op_gelu(g, "gelu", case_param(g, "x", 19, 280)), 264);
-}
-
-static void case_slice_768(struct graph *g)
-{
-	add_slice(g, NORM_LAYER, false, case_param(g, "x", 3, 784), 768);
-}
+BUILD_CASE(case_slice_eights,
+	   add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 11, 40)), 24))
+BUILD_CASE(case_slice_264,
+	   add_slice(g, NORM_RMS, true, op_gelu(g, "gelu", case_param(g, "x", 19, 280)), 264))
+BUILD_CASE(case_slice_768, add_slice(g, NORM_LAYER, false, case_param(g, "x", 3, 784), 768))
 
 /* Rows of eights that are fours apart, and of fours. */
-static void case_slice_fours(struct graph *g)
-{
-	add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 5, 276)), 264);
-}
-
-static void case_slice_260(struct graph *g)
-{
-	add_slice(g, NORM_RMS, false, op_gelu(g, "gelu", case_param(g, "x", 5, 264)), 260);
-}
+BUILD_CASE(case_slice_fours,
+	   add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 5, 276)), 264))
+BUILD_CASE(case_slice_260,
+	   add_slice(g, NORM_RMS, false, op_gelu(g, "gelu", case_param(g, "x", 5, 264)), 260))
 
 /* Rows of eights that no device may read eight by eight, nor four by four. */
-static void case_slice_odd_pitch(struct graph *g)
-{
-	add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 5, 275)), 264);
-}
+BUILD_CASE(case_slice_odd_pitch,
+	   add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 5, 275)), 264))
 
 /* Rows for all threads of a block; then more than these keep in registers. */
-static void case_slice_1100(struct graph *g)
-{
-	add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 3, 1112)), 1100);
-}
-
-static void case_slice_2051(struct graph *g)
-{
-	add_slice(g, NORM_RMS, true, op_gelu(g, "gelu", case_param(g, "x", 3, 2056)), 2051);
-}
-
-static void case_slice_2056(struct graph *g)
-{
-	add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 2, 2072)), 2056);
-}
+BUILD_CASE(case_slice_1100,
+	   add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 3, 1112)), 1100))
+BUILD_CASE(case_slice_2051,
+	   add_slice(g, NORM_RMS, true, op_gelu(g, "gelu", case_param(g, "x", 3, 2056)), 2051))
+BUILD_CASE(case_slice_2056,
+	   add_slice(g, NORM_LAYER, true, op_gelu(g, "gelu", case_param(g, "x", 2, 2072)), 2056))
 
 /* Slices that begin between eights, and at one; they overlap, so that gradients are added. */
 static void case_slices_between(struct graph *g)
@@ -416,15 +317,8 @@ static void sum_of_slice(struct graph *g, int64_t pitch)
 	graph_seeded_output(g, "s", sum);
 }
 
-static void case_slice_sum_only(struct graph *g)
-{
-	sum_of_slice(g, 24);
-}
-
-static void case_slice_sum_odd(struct graph *g)
-{
-	sum_of_slice(g, 19);
-}
+BUILD_CASE(case_slice_sum_only, sum_of_slice(g, 24))
+BUILD_CASE(case_slice_sum_odd, sum_of_slice(g, 19))
 
 OP_CASES(norm_residual) = {
 	OP_CASE("layer", case_residual),

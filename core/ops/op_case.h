@@ -20,6 +20,13 @@ struct op_case {
 	bool chooses;	 /* so narrowly that rounding to bfloat16 changes the choice */
 };
 
+/* A function that builds the graph of a case by one statement. */
+#define BUILD_CASE(function, ...)             \
+	static void function(struct graph *g) \
+	{                                     \
+		__VA_ARGS__;                  \
+	}
+
 /* One entry; further fields may follow: OP_CASE("ties", case_ties, .int_limit = 7). */
 #define OP_CASE(label, function, ...)                         \
 	{                                                     \

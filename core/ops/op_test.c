@@ -93,7 +93,7 @@ static void read_through_activations(struct fixture *f)
 		    root->type == I32 || !reads_as_activation(f, root))
 			continue;
 		snprintf(name, sizeof(name), "kept %s", root->name);
-		copy = op_scale(g, name, root, 1, NULL);
+		copy = op_scale(g, name, root, 1);
 		for (int i = 0; i < n_tensors; i++)
 			if (g->tensors[i]->base == root)
 				g->tensors[i]->base = copy;

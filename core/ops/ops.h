@@ -129,7 +129,7 @@ struct tensor *op_tanh(struct graph *g, const char *name, struct tensor *x);
 struct tensor *op_relu(struct graph *g, const char *name, struct tensor *x);
 struct tensor *op_silu(struct graph *g, const char *name, struct tensor *x);
 struct tensor *op_sigmoid(struct graph *g, const char *name, struct tensor *x);
-/* x + constant, which is not negative */
+struct tensor *op_scale(struct graph *g, const char *name, struct tensor *x, double constant);
 struct tensor *op_add_constant(struct graph *g, const char *name, struct tensor *x,
 			       double constant);
 /* log(1 + exp(x)) + eps */
@@ -139,10 +139,6 @@ struct tensor *op_softplus(struct graph *g, const char *name, struct tensor *x, 
 struct factor_attr {
 	double constant;
 };
-
-/* y = factor * x */
-struct tensor *op_scale(struct graph *g, const char *name, struct tensor *x, double constant,
-			struct tensor *learned);
 
 /* y = a + factor * b; the shapes may differ if they broadcast. */
 struct tensor *op_add_scaled(struct graph *g, const char *name, struct tensor *a, struct tensor *b,
@@ -385,7 +381,7 @@ struct tensor *op_linear_attention(struct graph *g, const char *name,
 				   const struct linear_attention_attr *attr,
 				   const struct linear_attention_inputs *in);
 
-/* o * (1 - a + a gate): o [B,T,H,D], gate [B,T or 1,H], a as in op_scale(). */
+/* o * (1 - a + a gate): o [B,T,H,D], gate [B,T or 1,H], a the factor. */
 struct tensor *op_head_gate(struct graph *g, const char *name, struct tensor *o,
 			    struct tensor *gate, double constant, struct tensor *learned);
 

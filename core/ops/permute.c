@@ -50,40 +50,13 @@ static void apply(struct graph *g, struct tensor *x, const int *order)
 
 #define ORDER(...) ((const int[]){ __VA_ARGS__ })
 
-static void case_heads(struct graph *g)
-{
-	apply(g, op_gelu(g, "x", case_param(g, "p", 2, 5, 3, 8)), ORDER(0, 2, 1, 3));
-}
-
-static void case_odd(struct graph *g)
-{
-	apply(g, op_gelu(g, "x", case_param(g, "p", 2, 5, 3, 7)), ORDER(0, 2, 1, 3));
-}
-
-static void case_transposed(struct graph *g)
-{
-	apply(g, op_gelu(g, "x", case_param(g, "p", 37, 21)), ORDER(1, 0));
-}
-
-static void case_rotated(struct graph *g)
-{
-	apply(g, op_gelu(g, "x", case_param(g, "p", 3, 5, 7)), ORDER(2, 0, 1));
-}
-
-static void case_reversed(struct graph *g)
-{
-	apply(g, case_param(g, "p", 2, 3, 4, 5), ORDER(3, 2, 1, 0));
-}
-
-static void case_same(struct graph *g)
-{
-	apply(g, case_param(g, "p", 1), ORDER(0));
-}
-
-static void case_threads(struct graph *g)
-{
-	apply(g, case_param(g, "p", 130, 141), ORDER(1, 0));
-}
+BUILD_CASE(case_heads, apply(g, op_gelu(g, "x", case_param(g, "p", 2, 5, 3, 8)), ORDER(0, 2, 1, 3)))
+BUILD_CASE(case_odd, apply(g, op_gelu(g, "x", case_param(g, "p", 2, 5, 3, 7)), ORDER(0, 2, 1, 3)))
+BUILD_CASE(case_transposed, apply(g, op_gelu(g, "x", case_param(g, "p", 37, 21)), ORDER(1, 0)))
+BUILD_CASE(case_rotated, apply(g, op_gelu(g, "x", case_param(g, "p", 3, 5, 7)), ORDER(2, 0, 1)))
+BUILD_CASE(case_reversed, apply(g, case_param(g, "p", 2, 3, 4, 5), ORDER(3, 2, 1, 0)))
+BUILD_CASE(case_same, apply(g, case_param(g, "p", 1), ORDER(0)))
+BUILD_CASE(case_threads, apply(g, case_param(g, "p", 130, 141), ORDER(1, 0)))
 
 static struct tensor *wide(struct graph *g, int64_t width)
 {

@@ -11,7 +11,8 @@
  *     in[]    an element of each input
  *     k[]     constants of the node
  *     d[]     what the formula adds to the gradient of each input
- *     SAVES   what the backward formula reads beside dy: SAVES_NOTHING, SAVES_INPUTS, SAVES_OUTPUT
+ *     SAVES   what the backward formula reads beside dy: SAVES_NOTHING, SAVES_INPUTS, SAVES_OUTPUT;
+ *             PASSES_GRADIENT: nothing, and the gradient of every input is dy
  *     DOMAIN  where f is defined: ANY, POSITIVE; CHOICE: ANY, and rounding may change its choice
  *     flops   arithmetic operations an element that a model's work counts; functions count as none
  *
@@ -31,6 +32,7 @@
 #define SAVES_NOTHING 0
 #define SAVES_INPUTS 1
 #define SAVES_OUTPUT 2
+#define PASSES_GRADIENT 4
 
 #ifndef POINTWISE_DEVICE
 #include <math.h>
@@ -104,7 +106,8 @@ FORMULA real size_of(real x)
 		.cost = name_##_cost,                                                             \
 		.saves_in = saves_ == SAVES_INPUTS ? ALL_INPUTS(inputs_) : 0,                     \
 		.saves_out = saves_ == SAVES_OUTPUT ? BIT(0) : 0,                                 \
-		.grad_in_place = true,                                                            \
+		.passes_gradient = saves_ == PASSES_GRADIENT,                                     \
+		.grad_in_place = saves_ != PASSES_GRADIENT,                                       \
 		.recompute_rule = { .made = saves_ == SAVES_INPUTS ? BIT(0) : 0,                  \
 				    .in = saves_ == SAVES_INPUTS ? ALL_INPUTS(inputs_) : 0 },     \
 		.bf16_in = ALL_INPUTS(inputs_),                                                   \
@@ -160,8 +163,10 @@ static inline void pointwise_cost(const struct node *n, struct op_cost *c, int s
 	const double saved = saves == SAVES_INPUTS ? n->n_in : saves == SAVES_OUTPUT ? 1 : 0;
 
 	c->forward_flops = flops * (double)tensor_count(n->in[0]);
-	c->backward_flops = n->n_in * c->forward_flops;
 	c->forward_bytes = (n->n_in + 1) * bytes;
+	if (saves == PASSES_GRADIENT)
+		return;
+	c->backward_flops = n->n_in * c->forward_flops;
 	c->backward_bytes = (saved + 1 + n->n_in) * bytes;
 }
 

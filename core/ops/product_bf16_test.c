@@ -19,7 +19,7 @@ static const struct setting settings[] = {
 	{ "not all rows and columns of a block", 70, 64, 24 },
 	{ "a row more than blocks have", 33, 128, 56 },
 	{ "a sum longer than all stages", 18, 328, 40 },
-	{ "widths that no piece divides", 21, 30, 26 },
+	{ "widths that no vector divides", 21, 30, 26 },
 	{ "some rows, more channels than a block takes at a time", 20, 800, 48 },
 	{ "some rows, many outputs", 40, 64, 2056 },
 	{ "many blocks", 600, 72, 136 },
@@ -141,8 +141,8 @@ static int64_t arena_bytes(const struct side *x, bool no_recompute)
 	return (int64_t)bytes;
 }
 
-/* A layer's hidden activations, before and after gelu, are there while it needs them; with lanes a
- * little longer. */
+/* A layer's hidden activations, before and after gelu, are there while it needs them; with several
+ * streams a little longer. */
 static void hidden_activations_are_made_again(void **state)
 {
 	static const struct setting wide = { "wide", 64, 16, 4096 };
@@ -159,8 +159,8 @@ static void hidden_activations_are_made_again(void **state)
 	destroy(&x);
 }
 
-/* A GPU multiplies so many rows by turned copies of the weights, if these are so large. */
-static const struct setting large = { "turned weights", 4099, 500, 530 };
+/* A GPU multiplies so many rows by transposed copies of the weights, if these are so large. */
+static const struct setting large = { "transposed weights", 4099, 500, 530 };
 
 /* The largest error seen on the CPU and on an emulated GPU: 5.2e-7. */
 static const struct bounds float_bounds = { .value = 2e-6 };

@@ -1,8 +1,8 @@
 /*
- * rope: rotary positions.  Position past + t turns the pair of channels
+ * rope: rotary positions.  Position past + t rotates the pair of channels
  * (i, i + width/2) of x [B,T,H,n] by the angle (past + t) theta^(-2i/width),
  * i < width/2;
- * channels from `width` on pass unchanged.  The gradient turns back.
+ * channels from `width` on pass unchanged.  The gradient is rotated back.
  * (J. Su et al., "RoFormer", 2021, with the pairs split in halves.)
  */
 #include "core/ops/rule.h"
@@ -47,20 +47,9 @@ static void apply(struct graph *g, struct tensor *x, int64_t width)
 	graph_seeded_output(g, "y", op_rope(g, "rope", x, 10000, width));
 }
 
-static void case_whole(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 5, 3, 6), 6);
-}
-
-static void case_part(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 5, 3, 7), 4);
-}
-
-static void case_one(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1, 1, 1, 2), 2);
-}
+BUILD_CASE(case_whole, apply(g, case_param(g, "x", 2, 5, 3, 6), 6))
+BUILD_CASE(case_part, apply(g, case_param(g, "x", 2, 5, 3, 7), 4))
+BUILD_CASE(case_one, apply(g, case_param(g, "x", 1, 1, 1, 2), 2))
 
 /* The heads of some channels of a projection: rows are tokens. */
 static void case_slice(struct graph *g)
@@ -91,10 +80,7 @@ static void case_chain(struct graph *g)
 }
 
 /* More positions than the coarse table of angles has entries, and several threads. */
-static void case_long(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1, 157, 11, 10), 10);
-}
+BUILD_CASE(case_long, apply(g, case_param(g, "x", 1, 157, 11, 10), 10))
 
 /* So many pairs that a GPU makes tables, and channels that a thread takes together; some pass. */
 static void case_tables(struct graph *g)

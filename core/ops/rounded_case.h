@@ -41,8 +41,7 @@ struct rounded_case {
 /* An activation, which may be kept in another type than a parameter. */
 static struct tensor *activation(const struct side *x, const char *name, struct tensor *param)
 {
-	return x->backend->precision == BFLOAT16_STORED ? op_scale(x->g, name, param, 1, NULL)
-							: param;
+	return x->backend->precision == BFLOAT16_STORED ? op_scale(x->g, name, param, 1) : param;
 }
 
 static struct side build_side(const struct rounded_case *c, const struct backend *backend,

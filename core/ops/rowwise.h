@@ -117,7 +117,7 @@ typedef struct tensor *(*rowwise_op)(struct graph *g, const char *name, struct t
 static inline void rowwise_case(struct graph *g, rowwise_op op, struct tensor *p,
 				struct row_mask mask)
 {
-	struct tensor *x = op_scale(g, "before", p, 2, NULL);
+	struct tensor *x = op_scale(g, "before", p, 2);
 
 	graph_seeded_output(g, "y", op(g, "op", x, mask));
 	graph_seeded_output(g, "z", op_gelu(g, "after", op(g, "again", x, mask)));

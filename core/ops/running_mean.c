@@ -31,15 +31,10 @@ static void cost(const struct node *n, struct op_cost *c)
 	c->backward_bytes = 2 * bytes; /* dy, dx */
 }
 
-static void case_odd(struct graph *g)
-{
-	graph_seeded_output(g, "y", op_running_mean(g, "mean", case_param(g, "x", 3, 5, 7)));
-}
-
-static void case_one(struct graph *g)
-{
-	graph_seeded_output(g, "y", op_running_mean(g, "mean", case_param(g, "x", 1, 1, 1)));
-}
+BUILD_CASE(case_odd,
+	   graph_seeded_output(g, "y", op_running_mean(g, "mean", case_param(g, "x", 3, 5, 7))))
+BUILD_CASE(case_one,
+	   graph_seeded_output(g, "y", op_running_mean(g, "mean", case_param(g, "x", 1, 1, 1))))
 
 /* Wider than one block of columns; x is read twice. */
 static void case_wide(struct graph *g)
@@ -74,26 +69,14 @@ static void mean_of_slice(struct graph *g, struct tensor *x, int64_t first)
 	case_add_to(g, "front", graph_slice(g, x, 0, first), NULL);
 }
 
-static void case_slice(struct graph *g)
-{
-	mean_of_slice(g, case_param(g, "x", 3, 5, 11), 4);
-}
+BUILD_CASE(case_slice, mean_of_slice(g, case_param(g, "x", 3, 5, 11), 4))
 
 /* Wider than one block of columns, in several pieces. */
-static void case_slice_wide(struct graph *g)
-{
-	mean_of_slice(g, op_gelu(g, "gelu", case_param(g, "x", 2, 37, 75)), 6);
-}
-
-static void case_slice_eights(struct graph *g)
-{
-	mean_of_slice(g, op_gelu(g, "gelu", case_param(g, "x", 2, 67, 40)), 16);
-}
-
-static void case_slice_threads(struct graph *g)
-{
-	mean_of_slice(g, op_gelu(g, "gelu", case_param(g, "x", 3, 701, 17)), 8);
-}
+BUILD_CASE(case_slice_wide, mean_of_slice(g, op_gelu(g, "gelu", case_param(g, "x", 2, 37, 75)), 6))
+BUILD_CASE(case_slice_eights,
+	   mean_of_slice(g, op_gelu(g, "gelu", case_param(g, "x", 2, 67, 40)), 16))
+BUILD_CASE(case_slice_threads,
+	   mean_of_slice(g, op_gelu(g, "gelu", case_param(g, "x", 3, 701, 17)), 8))
 
 /* Eights that begin where no eight does, beside others; and eights that are not eights apart. */
 static void case_slice_between(struct graph *g)

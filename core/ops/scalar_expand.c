@@ -21,16 +21,14 @@ static void cost(const struct node *n, struct op_cost *c)
 	cost_scalar(n, c, n->out[0], 4);
 }
 
-SCALAR_CASE(case_even, op_scalar_expand, 2, 3, 4, 2, 16)
-SCALAR_CASE(case_uneven, op_scalar_expand, 2, 3, 5, 3, 13) /* neither L nor H divides F */
-SCALAR_CASE(case_equal, op_scalar_expand, 1, 2, 6, 4, 6)
-SCALAR_CASE(case_one, op_scalar_expand, 1, 1, 1, 1, 1)
-SCALAR_CASE(case_threads, op_scalar_expand, 3, 157, 7, 3, 41)
+BUILD_CASE(case_even, scalar_alone(g, op_scalar_expand, case_param(g, "x", 2, 3, 4), 2, 16))
+/* Neither L nor H divides F. */
+BUILD_CASE(case_uneven, scalar_alone(g, op_scalar_expand, case_param(g, "x", 2, 3, 5), 3, 13))
+BUILD_CASE(case_equal, scalar_alone(g, op_scalar_expand, case_param(g, "x", 1, 2, 6), 4, 6))
+BUILD_CASE(case_one, scalar_alone(g, op_scalar_expand, case_param(g, "x", 1, 1, 1), 1, 1))
+BUILD_CASE(case_threads, scalar_alone(g, op_scalar_expand, case_param(g, "x", 3, 157, 7), 3, 41))
 
-static void case_chain(struct graph *g)
-{
-	scalar_chain(g, op_scalar_expand, 3, 5, 8);
-}
+BUILD_CASE(case_chain, scalar_chain(g, op_scalar_expand, 3, 5, 8))
 
 OP_CASES(scalar_expand) = {
 	OP_CASE("even blocks", case_even),

@@ -21,16 +21,14 @@ static void cost(const struct node *n, struct op_cost *c)
 	cost_scalar(n, c, n->in[0], 2);
 }
 
-SCALAR_CASE(case_even, op_scalar_pool, 2, 3, 16, 2, 4)
-SCALAR_CASE(case_uneven, op_scalar_pool, 2, 3, 13, 3, 5) /* neither L nor H divides F */
-SCALAR_CASE(case_equal, op_scalar_pool, 1, 2, 6, 4, 6)
-SCALAR_CASE(case_one, op_scalar_pool, 1, 1, 3, 1, 1)
-SCALAR_CASE(case_threads, op_scalar_pool, 3, 157, 41, 3, 7)
+BUILD_CASE(case_even, scalar_alone(g, op_scalar_pool, case_param(g, "x", 2, 3, 16), 2, 4))
+/* Neither L nor H divides F. */
+BUILD_CASE(case_uneven, scalar_alone(g, op_scalar_pool, case_param(g, "x", 2, 3, 13), 3, 5))
+BUILD_CASE(case_equal, scalar_alone(g, op_scalar_pool, case_param(g, "x", 1, 2, 6), 4, 6))
+BUILD_CASE(case_one, scalar_alone(g, op_scalar_pool, case_param(g, "x", 1, 1, 3), 1, 1))
+BUILD_CASE(case_threads, scalar_alone(g, op_scalar_pool, case_param(g, "x", 3, 157, 41), 3, 7))
 
-static void case_chain(struct graph *g)
-{
-	scalar_chain(g, op_scalar_pool, 9, 5, 3);
-}
+BUILD_CASE(case_chain, scalar_chain(g, op_scalar_pool, 9, 5, 3))
 
 OP_CASES(scalar_pool) = {
 	OP_CASE("even blocks", case_even),

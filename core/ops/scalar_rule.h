@@ -71,11 +71,4 @@ static inline void scalar_chain(struct graph *g, scalar_op op, int64_t first, in
 	graph_seeded_output(g, "z", op(g, "third", x, s, first));
 }
 
-/* A function that applies `op` to x [B,T,from] with so many scalars. */
-#define SCALAR_CASE(function, op, B, T, from, scalars, to)                        \
-	static void function(struct graph *g)                                     \
-	{                                                                         \
-		scalar_alone(g, op, case_param(g, "x", B, T, from), scalars, to); \
-	}
-
 #endif

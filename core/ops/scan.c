@@ -52,15 +52,8 @@ static void sum_alone(struct graph *g, struct tensor *x)
 	graph_seeded_output(g, "y", op_cumsum(g, "sum", x));
 }
 
-static void case_sum_odd(struct graph *g)
-{
-	sum_alone(g, case_param(g, "x", 3, 5, 7));
-}
-
-static void case_sum_one(struct graph *g)
-{
-	sum_alone(g, case_param(g, "x", 1, 1, 1));
-}
+BUILD_CASE(case_sum_odd, sum_alone(g, case_param(g, "x", 3, 5, 7)))
+BUILD_CASE(case_sum_one, sum_alone(g, case_param(g, "x", 1, 1, 1)))
 
 /* Heads, more channels than one block of columns; x is read twice. */
 static void case_sum_wide(struct graph *g)
@@ -71,10 +64,7 @@ static void case_sum_wide(struct graph *g)
 	graph_seeded_output(g, "z", op_gelu(g, "after", op_cumsum(g, "second", x)));
 }
 
-static void case_sum_threads(struct graph *g)
-{
-	sum_alone(g, op_gelu(g, "before", case_param(g, "x", 3, 701, 9)));
-}
+BUILD_CASE(case_sum_threads, sum_alone(g, op_gelu(g, "before", case_param(g, "x", 3, 701, 9))))
 
 static void case_sum_slice(struct graph *g)
 {
@@ -95,15 +85,8 @@ static void scan_of(struct graph *g, struct tensor *a, struct tensor *b)
 	graph_seeded_output(g, "y", op_scan(g, "scan", a, b));
 }
 
-static void case_odd(struct graph *g)
-{
-	scan_of(g, case_param(g, "a", 3, 5, 7), case_param(g, "b", 3, 5, 7));
-}
-
-static void case_one(struct graph *g)
-{
-	scan_of(g, case_param(g, "a", 1, 1, 1), case_param(g, "b", 1, 1, 1));
-}
+BUILD_CASE(case_odd, scan_of(g, case_param(g, "a", 3, 5, 7), case_param(g, "b", 3, 5, 7)))
+BUILD_CASE(case_one, scan_of(g, case_param(g, "a", 1, 1, 1), case_param(g, "b", 1, 1, 1)))
 
 static void case_wide(struct graph *g)
 {
@@ -114,11 +97,8 @@ static void case_wide(struct graph *g)
 	graph_seeded_output(g, "z", op_scan(g, "second", a, b));
 }
 
-static void case_threads(struct graph *g)
-{
-	scan_of(g, op_sigmoid(g, "gate", case_param(g, "a", 3, 701, 9)),
-		op_gelu(g, "before", case_param(g, "b", 3, 701, 9)));
-}
+BUILD_CASE(case_threads, scan_of(g, op_sigmoid(g, "gate", case_param(g, "a", 3, 701, 9)),
+				 op_gelu(g, "before", case_param(g, "b", 3, 701, 9))))
 
 /* Both are one tensor, and both are slices of one. */
 static void case_same(struct graph *g)
@@ -131,16 +111,10 @@ static void case_same(struct graph *g)
 		op_scan(g, "of slices", graph_slice(g, x, 0, 3), graph_slice(g, x, 3, 3)));
 }
 
-static void case_fixed_gate(struct graph *g)
-{
-	scan_of(g, case_input(g, "a", g->type, 2, 40, 3), case_param(g, "b", 2, 40, 3));
-}
-
-static void case_fixed_input(struct graph *g)
-{
-	scan_of(g, op_sigmoid(g, "gate", case_param(g, "a", 2, 40, 3)),
-		case_input(g, "b", g->type, 2, 40, 3));
-}
+BUILD_CASE(case_fixed_gate,
+	   scan_of(g, case_input(g, "a", g->type, 2, 40, 3), case_param(g, "b", 2, 40, 3)))
+BUILD_CASE(case_fixed_input, scan_of(g, op_sigmoid(g, "gate", case_param(g, "a", 2, 40, 3)),
+				     case_input(g, "b", g->type, 2, 40, 3)))
 
 OP_CASES(scan) = {
 	OP_CASE("odd shape", case_odd),

@@ -48,16 +48,10 @@ static void shifted(struct graph *g, struct tensor *x, int64_t distance, double 
 	graph_seeded_output(g, "y", op_shift(g, "shift", x, distance, fill));
 }
 
-static void case_odd(struct graph *g)
-{
-	shifted(g, case_param(g, "x", 3, 5, 7), 2, 0);
-}
+BUILD_CASE(case_odd, shifted(g, case_param(g, "x", 3, 5, 7), 2, 0))
 
 /* Nothing of x is left. */
-static void case_all(struct graph *g)
-{
-	shifted(g, case_param(g, "x", 2, 3, 4), 3, 0.5);
-}
+BUILD_CASE(case_all, shifted(g, case_param(g, "x", 2, 3, 4), 3, 0.5))
 
 /* Heads; x is read three times, at one place undelayed. */
 static void case_chain(struct graph *g)
@@ -69,10 +63,7 @@ static void case_chain(struct graph *g)
 	graph_seeded_output(g, "now", op_gelu(g, "same", op_shift(g, "none", x, 0, 0)));
 }
 
-static void case_threads(struct graph *g)
-{
-	shifted(g, op_gelu(g, "before", case_param(g, "x", 3, 701, 9)), 5, 0);
-}
+BUILD_CASE(case_threads, shifted(g, op_gelu(g, "before", case_param(g, "x", 3, 701, 9)), 5, 0))
 
 static void case_slice(struct graph *g)
 {

@@ -261,10 +261,10 @@ static struct tensor *build_gaussian(struct graph *g, struct tensor *x)
 /* 2 heads of queries, keys (3), values (4), decays and a beta: 2 (3 + 3 + 4 + 3 + 1) channels. */
 static struct tensor *linear(struct graph *g, struct tensor *x, bool per_channel, bool delta)
 {
-	struct tensor *decay = op_scale(g, "decay", op_softplus(g, "softplus", x, 0), -0.2, NULL);
+	struct tensor *decay = op_scale(g, "decay", op_softplus(g, "softplus", x, 0), -0.2);
 	const struct linear_attention_inputs in = {
 		.q = heads(g, x, 0, 2, 3),
-		.k = heads(g, op_scale(g, "short", x, 0.3, NULL), 6, 2, 3),
+		.k = heads(g, op_scale(g, "short", x, 0.3), 6, 2, 3),
 		.v = heads(g, x, 12, 2, 4),
 		.decay = per_channel ? heads(g, decay, 20, 2, 3) : graph_slice(g, decay, 20, 2),
 		.beta = graph_slice(g, op_sigmoid(g, "beta", x), 26, 2),

@@ -53,40 +53,13 @@ static void apply(struct graph *g, struct tensor *x, int dim)
 	graph_seeded_output(g, "z", op_mean(g, "mean", x, dim));
 }
 
-static void case_last(struct graph *g)
-{
-	apply(g, case_param(g, "x", 3, 5, 7), -1);
-}
-
-static void case_first(struct graph *g)
-{
-	apply(g, case_param(g, "x", 5, 3), 0);
-}
-
-static void case_middle(struct graph *g)
-{
-	apply(g, case_param(g, "x", 2, 67, 24), 1);
-}
-
-static void case_one(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1), 0);
-}
-
-static void case_all(struct graph *g)
-{
-	apply(g, case_param(g, "x", 18099), -1);
-}
-
-static void case_threads(struct graph *g)
-{
-	apply(g, case_param(g, "x", 1400, 2, 8), 0);
-}
-
-static void case_wide(struct graph *g)
-{
-	graph_seeded_output(g, "y", op_sum(g, "sum", case_param(g, "x", 2, 9000), 0));
-}
+BUILD_CASE(case_last, apply(g, case_param(g, "x", 3, 5, 7), -1))
+BUILD_CASE(case_first, apply(g, case_param(g, "x", 5, 3), 0))
+BUILD_CASE(case_middle, apply(g, case_param(g, "x", 2, 67, 24), 1))
+BUILD_CASE(case_one, apply(g, case_param(g, "x", 1), 0))
+BUILD_CASE(case_all, apply(g, case_param(g, "x", 18099), -1))
+BUILD_CASE(case_threads, apply(g, case_param(g, "x", 1400, 2, 8), 0))
+BUILD_CASE(case_wide, graph_seeded_output(g, "y", op_sum(g, "sum", case_param(g, "x", 2, 9000), 0)))
 
 OP_CASES(sum) = {
 	OP_CASE("last", case_last),	OP_CASE("first", case_first),

@@ -190,27 +190,13 @@ static void apply_slices(struct graph *g, struct tensor *x, int64_t first, doubl
 }
 
 /* All of the projection is read, so its gradient is written, not added to. */
-static void case_even_slices(struct graph *g)
-{
-	apply_slices(g, wide(g, 2, 5, 448), 0, 0);
-}
-
-static void case_even_slices_turned(struct graph *g)
-{
-	apply_slices(g, wide(g, 2, 5, 448), 0, 100);
-}
+BUILD_CASE(case_even_slices, apply_slices(g, wide(g, 2, 5, 448), 0, 0))
+BUILD_CASE(case_even_slices_turned, apply_slices(g, wide(g, 2, 5, 448), 0, 100))
 
 /* Channels that a thread could take together if rows began there: the pitch, or the place, forbids
  * it. */
-static void case_uneven_pitch(struct graph *g)
-{
-	apply_slices(g, wide(g, 1, 9, 452), 0, 100);
-}
-
-static void case_uneven_place(struct graph *g)
-{
-	apply_slices(g, wide(g, 1, 9, 456), 4, 0);
-}
+BUILD_CASE(case_uneven_pitch, apply_slices(g, wide(g, 1, 9, 452), 0, 100))
+BUILD_CASE(case_uneven_place, apply_slices(g, wide(g, 1, 9, 456), 4, 0))
 
 OP_CASES(w2_gaussian) = {
 	OP_CASE("wasserstein", case_wasserstein),

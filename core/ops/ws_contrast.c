@@ -55,31 +55,13 @@ static void apply(struct graph *g, struct tensor *z, double tau)
 	graph_output(g, "similarity", similarity);
 }
 
-static void case_odd(struct graph *g)
-{
-	apply(g, case_param(g, "z", 2, 5, 3, 7), 0.3);
-}
-
-static void case_sharp(struct graph *g)
-{
-	apply(g, case_param(g, "z", 3, 2, 2, 5), 0.07);
-}
-
-static void case_one_head(struct graph *g)
-{
-	apply(g, case_param(g, "z", 3, 4, 1, 5), 0.5);
-}
-
-static void case_one_example(struct graph *g)
-{
-	apply(g, case_param(g, "z", 1, 1, 4, 5), 0.5);
-}
+BUILD_CASE(case_odd, apply(g, case_param(g, "z", 2, 5, 3, 7), 0.3))
+BUILD_CASE(case_sharp, apply(g, case_param(g, "z", 3, 2, 2, 5), 0.07))
+BUILD_CASE(case_one_head, apply(g, case_param(g, "z", 3, 4, 1, 5), 0.5))
+BUILD_CASE(case_one_example, apply(g, case_param(g, "z", 1, 1, 4, 5), 0.5))
 
 /* A single vector has nothing to be compared with: 0, and no gradient. */
-static void case_alone(struct graph *g)
-{
-	apply(g, case_param(g, "z", 1, 4, 1, 5), 0.5);
-}
+BUILD_CASE(case_alone, apply(g, case_param(g, "z", 1, 4, 1, 5), 0.5))
 
 static void case_both(struct graph *g)
 {
@@ -89,16 +71,10 @@ static void case_both(struct graph *g)
 	graph_loss(g, "energy", op_ws_energy(g, "other", z), 0.3);
 }
 
-static void case_threads(struct graph *g)
-{
-	apply(g, case_param(g, "z", 3, 61, 4, 37), 0.2);
-}
+BUILD_CASE(case_threads, apply(g, case_param(g, "z", 3, 61, 4, 37), 0.2))
 
 /* Channels that a thread takes together. */
-static void case_even(struct graph *g)
-{
-	apply(g, op_gelu(g, "before", case_param(g, "z", 2, 35, 3, 8)), 0.3);
-}
+BUILD_CASE(case_even, apply(g, op_gelu(g, "before", case_param(g, "z", 2, 35, 3, 8)), 0.3))
 
 OP_CASES(ws_contrast) = {
 	OP_CASE("odd shape", case_odd),

@@ -25,15 +25,10 @@ static void cost(const struct node *n, struct op_cost *c)
 	c->backward_bytes = 2 * bytes; /* z, dz */
 }
 
-static void case_odd(struct graph *g)
-{
-	graph_loss(g, "loss", op_ws_energy(g, "energy", case_param(g, "z", 2, 5, 3, 7)), 0.7);
-}
-
-static void case_one(struct graph *g)
-{
-	graph_loss(g, "loss", op_ws_energy(g, "energy", case_param(g, "z", 1, 1, 1, 1)), 1);
-}
+BUILD_CASE(case_odd,
+	   graph_loss(g, "loss", op_ws_energy(g, "energy", case_param(g, "z", 2, 5, 3, 7)), 0.7))
+BUILD_CASE(case_one,
+	   graph_loss(g, "loss", op_ws_energy(g, "energy", case_param(g, "z", 1, 1, 1, 1)), 1))
 
 static void case_twice(struct graph *g)
 {
@@ -43,10 +38,8 @@ static void case_twice(struct graph *g)
 	graph_loss(g, "other", op_ws_energy(g, "second", z), -0.2);
 }
 
-static void case_threads(struct graph *g)
-{
-	graph_loss(g, "loss", op_ws_energy(g, "energy", case_param(g, "z", 3, 157, 4, 11)), 100);
-}
+BUILD_CASE(case_threads,
+	   graph_loss(g, "loss", op_ws_energy(g, "energy", case_param(g, "z", 3, 157, 4, 11)), 100))
 
 OP_CASES(ws_energy) = {
 	OP_CASE("odd shape", case_odd),

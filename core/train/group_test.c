@@ -64,7 +64,7 @@ static void build(void *context, struct graph *g, int64_t rows, struct token_io 
 	if (g->training)
 		x = op_dropout(g, "dropped", x, dropout);
 	else
-		x = op_scale(g, "scaled", x, scale_of_evaluation, NULL);
+		x = op_scale(g, "scaled", x, scale_of_evaluation);
 	loss = op_head_loss(g, "loss", x, head, io->targets, io->weights);
 	graph_loss(g, "main", loss.main, 1);
 	graph_output(g, "nll", loss.nll);

@@ -67,7 +67,7 @@ static void build(void *context, struct graph *g, int64_t rows, struct token_io 
 	io->weights = graph_input(g, "weights", g->type, 1, SHAPE(2));
 	x = op_embedding(g, "x", table, NULL, io->tokens);
 	if (f->evaluates_otherwise && !g->training)
-		x = op_scale(g, "larger", x, 1.001, NULL);
+		x = op_scale(g, "larger", x, 1.001);
 	loss = op_head_loss(g, "loss", x, head, io->targets, io->weights);
 	graph_loss(g, "main", loss.main, 1);
 	graph_output(g, "nll", loss.nll);

@@ -52,7 +52,7 @@ static struct tensor *probabilities(struct block *b, struct tensor *q, struct te
 	snprintf(scores, sizeof(scores), "scores%d", i + 1);
 	snprintf(scaled, sizeof(scaled), "scaled%d", i + 1);
 	snprintf(name, sizeof(name), "probabilities%d", i + 1);
-	q = op_scale(b->g, scaled, half(b, "q", q, i), 1 / sqrt(d), NULL);
+	q = op_scale(b->g, scaled, half(b, "q", q, i), 1 / sqrt(d));
 	return op_softmax(b->g, name, op_matmul(b->g, scores, q, false, half(b, "k", k, i), true),
 			  CAUSAL);
 }
@@ -88,12 +88,12 @@ static struct tensor *mix(struct block *b, struct tensor *x)
 	lambda = op_subtract(b->g, "lambda_learned", exponent(b, 0), exponent(b, 1));
 	lambda = op_add_constant(b->g, "lambda", lambda, init);
 	p = op_add_scaled(b->g, "difference", probabilities(b, q, k, 0), probabilities(b, q, k, 1),
-			  0, op_scale(b->g, "minus_lambda", lambda, -1, NULL));
+			  0, op_scale(b->g, "minus_lambda", lambda, -1));
 	p = op_dropout(b->g, "probabilities_dropped", p, m->dropout);
 	x = swap(b, "heads", op_matmul(b->g, "mixed", p, false, swap(b, "values", v), false));
 	x = op_norm(b->g, "subln", NORM_RMS, m->norm_eps, x, NULL,
 		    block_vector(b, "subln.weight", m->head_dim, 1), NULL, NULL);
-	return op_scale(b->g, "normed", x, 1 - init, NULL);
+	return op_scale(b->g, "normed", x, 1 - init);
 }
 
 static const struct attention_variant differential = {

@@ -55,8 +55,8 @@ static struct tensor *log_gates(struct block *b, struct tensor *x)
 
 	x = block_linear(b, "forget_down", x, o->rank, false);
 	x = block_linear(b, "forget_up", x, b->m->heads * o->key_width, true);
-	x = op_softplus(b->g, "forget", op_scale(b->g, "forget_in", x, -1, NULL), 0);
-	return block_heads(b, op_scale(b->g, "decay", x, -1 / o->tau, NULL), b->m->heads);
+	x = op_softplus(b->g, "forget", op_scale(b->g, "forget_in", x, -1), 0);
+	return block_heads(b, op_scale(b->g, "decay", x, -1 / o->tau), b->m->heads);
 }
 
 static struct tensor *mix(struct block *b, struct tensor *x)
@@ -64,7 +64,7 @@ static struct tensor *mix(struct block *b, struct tensor *x)
 	const struct gla_options *o = b->m->attention_options;
 	const struct linear_attention_attr attr = { .delta = false };
 	const struct linear_attention_inputs in = {
-		.q = op_scale(b->g, "q", keys(b, "q", x), 1 / sqrt((double)o->key_width), NULL),
+		.q = op_scale(b->g, "q", keys(b, "q", x), 1 / sqrt((double)o->key_width)),
 		.k = keys(b, "k", x),
 		.v = block_heads(b, block_linear(b, "v_proj", x, b->m->embd, false), b->m->heads),
 		.decay = log_gates(b, x),

@@ -273,7 +273,7 @@ static struct tensor *act_doubled(struct block *b, const void *options, struct t
 				  struct message *out)
 {
 	(void)options, (void)out;
-	return op_scale(b->g, "doubled", h, 2, NULL);
+	return op_scale(b->g, "doubled", h, 2);
 }
 
 static void tell_doubled(struct oracle *o, double *h, struct oracle_message *out)
@@ -303,7 +303,7 @@ static struct tensor *act_twofold(struct block *b, const void *options, struct t
 	const struct test_options *o = options;
 
 	(void)out;
-	return op_scale(b->g, "twofold", h, b->g->training ? 2 : 2 + o->weight / 10, NULL);
+	return op_scale(b->g, "twofold", h, b->g->training ? 2 : 2 + o->weight / 10);
 }
 
 static const struct mechanism twofold = {

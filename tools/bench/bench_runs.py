@@ -60,7 +60,7 @@ def with_sums(texts):
     return "".join(lines)
 
 
-def make_up(run, record, entries, texts):
+def make_run(run, record, entries, texts):
     directory = pathlib.Path(run["directory"])
     directory.mkdir(parents=True)
     shift = random.Random(f"{run['step']} {run['seed']}").gauss(0, NOISE)
@@ -83,14 +83,14 @@ def read_trained(run):
     return json.loads((directory / "run.json").read_text()), entries, texts
 
 
-def make_up_all(study):
+def make_runs(study):
     trained = {}
     for run in known_runs(study):
         if run["step"] not in trained:
             train(study, run)
             trained[run["step"]] = read_trained(run)
         else:
-            make_up(run, *trained[run["step"]])
+            make_run(run, *trained[run["step"]])
 
 
 # ---------------------------------------------------------------- measuring
@@ -100,7 +100,7 @@ def measure(build, count):
     try:
         study = make_study(directory, build, count)
         cells = {"identities": study.make("runs-tuned")}
-        make_up_all(study)
+        make_runs(study)
         cells["database"] = call(build / "bin/results", "update", study.runs)
         size = (study.runs / "results.db").stat().st_size / 1e6
         cells["plan"] = study.make("plan")

@@ -61,8 +61,7 @@ BENCH(logsumexp, op_logsumexp(g, "y", PARAM("x", B, H, T, T), CAUSAL))
 BENCH(max, op_max(g, "y", PARAM("x", B, H, T, T), -1))
 BENCH(add, op_add(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F)))
 BENCH(multiply, op_multiply(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F)))
-BENCH(scale, op_scale(g, "y", PARAM("x", B, T, F), 0.3, NULL))
-BENCH(scale_learned, op_scale(g, "y", PARAM("x", B, T, F), 0.3, PARAM("factor", 1)))
+BENCH(scale, op_scale(g, "y", PARAM("x", B, T, F), 0.3))
 BENCH(add_scaled, op_add_scaled(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F), 0.3, NULL))
 BENCH(add_scaled_learned,
       op_add_scaled(g, "y", PARAM("a", B, T, F), PARAM("b", B, T, F), 0.3, PARAM("factor", 1)))
@@ -100,8 +99,7 @@ static struct tensor *linear_scan(struct graph *g, struct tensor *decay, struct 
 }
 
 /* Inputs of a bench are drawn around 0: a decay must not be positive. */
-#define DECAY(...) \
-	op_scale(g, "decay", op_softplus(g, "size", PARAM("g", __VA_ARGS__), 0), -0.05, NULL)
+#define DECAY(...) op_scale(g, "decay", op_softplus(g, "size", PARAM("g", __VA_ARGS__), 0), -0.05)
 BENCH(gated_linear_attention, linear_scan(g, DECAY(B, T, H, D), NULL))
 BENCH(gated_delta_rule, linear_scan(g, DECAY(B, T, H), PARAM("beta", B, T, H)))
 BENCH(head_gate, op_head_gate(g, "y", PARAM("o", B, T, H, D), PARAM("gate", B, T, H), 0.1, NULL))
@@ -237,7 +235,6 @@ const struct bench benches[] = {
 	{ OP_add, "3072", add },
 	{ OP_multiply, "3072", multiply },
 	{ OP_scale, "3072", scale },
-	{ OP_scale_learned, "3072", scale_learned },
 	{ OP_add_scaled, "3072", add_scaled },
 	{ OP_add_scaled_learned, "3072", add_scaled_learned },
 	{ OP_concat, "768 and 128 columns", concat },

@@ -66,15 +66,15 @@ static void use(float value)
 /* Enough sums side by side that no addition waits for another. */
 static float sum_of(const float *restrict x, int64_t n)
 {
-	enum { LANES = 64 };
-	float lane[LANES] = { 0 }, sum = 0;
+	enum { SUMS = 64 };
+	float partial[SUMS] = { 0 }, sum = 0;
 
-	for (int64_t i = 0; i + LANES <= n; i += LANES)
+	for (int64_t i = 0; i + SUMS <= n; i += SUMS)
 #pragma omp simd
-		for (int l = 0; l < LANES; l++)
-			lane[l] += x[i + l];
-	for (int l = 0; l < LANES; l++)
-		sum += lane[l];
+		for (int l = 0; l < SUMS; l++)
+			partial[l] += x[i + l];
+	for (int l = 0; l < SUMS; l++)
+		sum += partial[l];
 	return sum;
 }
 

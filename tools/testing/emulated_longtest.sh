@@ -49,7 +49,7 @@ run() { # RACES TEST PROGRAM [CASES]
 
 	[ "$1" = off ] || device='emulated in two orders'
 	mkdir -p "$(dirname "$log")"
-	# Two orders copy all memory for each kernel, and every lane has some of its own.
+	# Two orders copy all memory for each kernel, and every stream has some of its own.
 	[ "$1" = off ] || export KABLATE_CUDA_STREAMS=off
 	KABLATE_EMULATED_RACES=$1 KABLATE_TEST_BACKEND=emulated CMOCKA_MESSAGE_OUTPUT=TAP "${@:3}" >"$log" 2>&1
 	status=$?

@@ -189,6 +189,7 @@ struct backend backend_cpu(int threads)
 	return (struct backend){
 		.name = "cpu",
 		.threads = threads,
+		.units = threads,
 		.context = form_context(panel_fastest(PANEL_F32)),
 		.kernels = cpu_kernels,
 		.optim = cpu_optim,

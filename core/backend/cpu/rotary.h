@@ -1,5 +1,5 @@
 /*
- * turns - the rotations of rope: angles, and the pairs of a head that turn by them.
+ * rotary - the rotations of rope: angles, and the pairs of a head that are rotated by them.
  */
 #ifndef CORE_BACKEND_CPU_ROTARY_H
 #define CORE_BACKEND_CPU_ROTARY_H
@@ -27,9 +27,9 @@ static inline int64_t listed_positions(int64_t length)
 	return fine_positions(length) + (length + ROTATION_STEP - 1) / ROTATION_STEP;
 }
 
-/* turns [listed positions, width/2]: the fine ones, then the coarse ones */
+/* rotations [listed positions, width/2]: the fine ones, then the coarse ones */
 static inline void list_rotations(double theta, int64_t width, int64_t past, int64_t length,
-				  struct rotation *turns)
+				  struct rotation *rotations)
 {
 	const int64_t half = width / 2, fine = fine_positions(length);
 
@@ -40,18 +40,19 @@ static inline void list_rotations(double theta, int64_t width, int64_t past, int
 		for (int64_t i = 0; i < half; i++) {
 			double angle = position * pow(theta, -2 * (double)i / (double)width);
 
-			turns[p * half + i] = (struct rotation){ cos(angle), sin(angle) };
+			rotations[p * half + i] = (struct rotation){ cos(angle), sin(angle) };
 		}
 	}
 }
 
-/* All pairs at position past + t; `direction` is -1 to turn back. */
-static inline void rotations_at(const struct rotation *turns, int64_t t, int64_t length,
+/* All pairs at position past + t; `direction` is -1 for the gradient. */
+static inline void rotations_at(const struct rotation *rotations, int64_t t, int64_t length,
 				int64_t half, real direction, real *restrict cosine,
 				real *restrict sine)
 {
-	const struct rotation *fine = turns + t % ROTATION_STEP * half;
-	const struct rotation *coarse = turns + (fine_positions(length) + t / ROTATION_STEP) * half;
+	const struct rotation *fine = rotations + t % ROTATION_STEP * half;
+	const struct rotation *coarse =
+		rotations + (fine_positions(length) + t / ROTATION_STEP) * half;
 
 	for (int64_t i = 0; i < half; i++) {
 		const struct rotation a = coarse[i], b = fine[i];
@@ -83,7 +84,7 @@ static inline void rotate(const real *x, const real *restrict cosine, const real
 }
 
 /* Bytes for the list and, for each thread, cosines and sines of a position. */
-static inline size_t turns_bytes(int64_t length, int64_t half, int threads)
+static inline size_t rotations_bytes(int64_t length, int64_t half, int threads)
 {
 	return (size_t)(listed_positions(length) * half) * sizeof(struct rotation) +
 	       (size_t)threads * 2 * (size_t)half * sizeof(real);

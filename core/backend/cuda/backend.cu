@@ -484,10 +484,9 @@ static void transpose(const struct backend *b, const struct params *p, const str
 	struct call c = {};
 
 	c.backend = b;
-	launch_pdl(context_of(&c)->pdl, transpose_kernel<T>, dim3((unsigned)(down * across)),
-		   TRANSPOSE_TILE * TRANSPOSE_ROWS, 0, stream_of(&c),
-		   (const float *)p->data + q->offset, rows, columns, (T *)q->copy[1].memory);
-	note_launch(&c);
+	launch_for(&c, transpose_kernel<T>, dim3((unsigned)(down * across)),
+		   TRANSPOSE_TILE * TRANSPOSE_ROWS, 0, (const float *)p->data + q->offset, rows,
+		   columns, (T *)q->copy[1].memory);
 }
 
 /* Copy 1 [O,I] of a weight [I,O]: gemv.cuh reads it in bfloat16, kernels/linear.cu in float. */
@@ -780,7 +779,7 @@ static void cuda_memory(const struct backend *b, struct backend_memory *m)
 	m->unit = 2 * MEBIBYTE;
 }
 
-/* "NVIDIA H200, driver 13.0, CUDA 13.0, cuBLAS 13.0.2" */
+/* "NVIDIA H200, 132 SMs, driver for CUDA 13.0, CUDA 13.0, cuBLAS 130002" */
 static void cuda_describe(const struct backend *b, char *text, size_t size)
 {
 	int driver = 0, runtime = 0, blas = 0;
@@ -791,8 +790,9 @@ static void cuda_describe(const struct backend *b, char *text, size_t size)
 	cudaDriverGetVersion(&driver);
 	cudaRuntimeGetVersion(&runtime);
 	cublasGetVersion(context(b)->blas, &blas);
-	snprintf(text, size, "%s, driver for CUDA %d.%d, CUDA %d.%d, cuBLAS %d", properties.name,
-		 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, blas);
+	snprintf(text, size, "%s, %d SMs, driver for CUDA %d.%d, CUDA %d.%d, cuBLAS %d",
+		 properties.name, context(b)->sm_count, driver / 1000, driver % 1000 / 10,
+		 runtime / 1000, runtime % 1000 / 10, blas);
 }
 
 static void cuda_close(struct backend *b)
@@ -934,8 +934,10 @@ extern "C" enum status cuda_backend_open(struct backend *b, enum precision preci
 	b->check = cuda_check;
 	b->wait = cuda_wait;
 	b->close = cuda_close;
-	if (open_device(g, b->streams, err) == OK)
+	if (open_device(g, b->streams, err) == OK) {
+		b->units = g->sm_count;
 		return OK;
+	}
 	cuda_close(b);
 	return FAIL;
 }

@@ -20,17 +20,17 @@ static void apply(const struct call *c, const real *x, struct layout from, real 
 	const struct rope_attr *attr = c->node->attr;
 	const int64_t *dim = c->node->in[0]->dim;
 	const int64_t length = dim[1], heads = dim[2], n = dim[3], half = attr->width / 2;
-	struct rotation *turns = c->work;
-	real *tables = (real *)(turns + listed_positions(length) * half);
+	struct rotation *rotations = c->work;
+	real *tables = (real *)(rotations + listed_positions(length) * half);
 
 #pragma omp parallel if (dim[0] * length * heads * n > GRAIN)
 	{
 		real *cosine = tables + omp_get_thread_num() * 2 * half, *sine = cosine + half;
 
-		list_rotations(attr->theta, attr->width, c->run->past, length, turns);
+		list_rotations(attr->theta, attr->width, c->run->past, length, rotations);
 #pragma omp for schedule(static)
 		for (int64_t t = 0; t < length; t++) {
-			rotations_at(turns, t, length, half, direction, cosine, sine);
+			rotations_at(rotations, t, length, half, direction, cosine, sine);
 			for (int64_t i = 0; i < dim[0] * heads; i++) {
 				int64_t head = (i / heads * length + t) * heads + i % heads;
 				const real *u = x + head_offset(head, n, from.row, from.pitch);
@@ -54,7 +54,7 @@ static void forward(const struct call *c)
 	      false);
 }
 
-/* y = R x with a rotation R, so dx = R' dy: the same turns backwards. */
+/* y = R x with a rotation R, so dx = R' dy: the same rotations backwards. */
 static void backward(const struct call *c)
 {
 	apply(c, c->dout[0], layout_of(c->node->out[0]), c->din[0], layout_of(c->node->in[0]), -1,
@@ -66,7 +66,7 @@ static size_t workspace(const struct node *n, enum pass pass, int threads)
 	const struct rope_attr *attr = n->attr;
 
 	(void)pass;
-	return turns_bytes(n->in[0]->dim[1], attr->width / 2, threads);
+	return rotations_bytes(n->in[0]->dim[1], attr->width / 2, threads);
 }
 
 KERNELS(rope) = {

@@ -5,7 +5,7 @@ struct shape {
 	int64_t tokens, length, heads;
 	int64_t pitch;	    /* of x: elements from one token to the next */
 	int64_t width, out; /* of a head: means, channels of y */
-	int64_t half;	    /* pairs that turn */
+	int64_t half;	    /* pairs that are rotated */
 };
 
 static struct shape shape_of(const struct node *n)
@@ -78,15 +78,15 @@ static real inverse_temperature(real tau, real eps)
 	return 1 / ((tau < 0 ? -tau : tau) + eps);
 }
 
-/* take() for the heads of all tokens; the gradient turns back. */
+/* take() for the heads of all tokens; the gradient is rotated back. */
 static inline void each_head(const struct call *c, enum pass pass,
 			     void (*take)(const struct call *c, const struct head *h))
 {
 	const struct w2_attr *attr = c->node->attr;
 	const struct shape s = shape_of(c->node);
 	const real direction = pass == PASS_BACKWARD ? -1 : 1, *tau = c->in[1];
-	struct rotation *turns = c->work;
-	double *products = (double *)(turns + listed_rotations(&s));
+	struct rotation *rotations = c->work;
+	double *products = (double *)(rotations + listed_rotations(&s));
 	real *rooms = (real *)(products + products_of(&s, pass));
 
 #pragma omp parallel if (s.tokens * s.heads * s.width > GRAIN)
@@ -102,12 +102,12 @@ static inline void each_head(const struct call *c, enum pass pass,
 				  .products = products };
 
 		if (s.half)
-			list_rotations(attr->theta, s.width, c->run->past, s.length, turns);
+			list_rotations(attr->theta, s.width, c->run->past, s.length, rotations);
 #pragma omp for schedule(static)
 		for (int64_t token = 0; token < s.tokens; token++) {
 			if (s.half)
-				rotations_at(turns, token % s.length, s.length, s.half, direction,
-					     cosine, sine);
+				rotations_at(rotations, token % s.length, s.length, s.half,
+					     direction, cosine, sine);
 			for (int64_t i = 0; i < s.heads; i++) {
 				h.row = token * s.heads + i;
 				h.from = token * s.pitch + 2 * i * s.width;

@@ -179,7 +179,7 @@ template <typename P> struct flash {
 	static bool takes(const struct node *n);
 	static void forward(const struct call *c);
 	static void backward(const struct call *c);
-	static size_t workspace(const struct node *n, enum pass pass);
+	static size_t workspace(const struct node *n, enum pass pass, int sms);
 };
 
 extern template struct flash<single_precision>;

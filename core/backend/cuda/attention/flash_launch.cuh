@@ -228,20 +228,21 @@ static int64_t blocks_of(const struct node *n, int64_t block_rows)
 	return q->dim[0] * q->dim[2] * ((q->dim[1] + block_rows - 1) / block_rows);
 }
 
-#ifndef MANY_BLOCKS
-#define MANY_BLOCKS 512 /* blocks of 64 keys that fill a large GPU; the emulation uses fewer */
+#ifndef FLASH_BLOCKS_PER_SM
+#define FLASH_BLOCKS_PER_SM 4 /* of 64 keys, to fill a GPU; the emulation uses fewer */
 #endif
 
 /*
  * Number of query heads that share keys and whose dK one block sums: the largest of 4, 3, 2 that
- * still leaves MANY_BLOCKS blocks.
+ * still leaves blocks to fill the GPU.
  */
-static int64_t heads_per_block_of(const struct node *n)
+static int64_t heads_per_block_of(int sms, const struct node *n)
 {
 	const int64_t group_size = n->in[Q]->dim[2] / n->in[K]->dim[2];
 
 	for (int64_t heads = 4; heads > 1 && !has_band(n); heads--)
-		if (group_size % heads == 0 && blocks_of(n, 64) / heads >= MANY_BLOCKS)
+		if (group_size % heads == 0 &&
+		    blocks_of(n, 64) / heads >= blocks_to_fill(sms, FLASH_BLOCKS_PER_SM))
 			return heads;
 	return 1;
 }
@@ -267,12 +268,12 @@ static bool q_aliases_kv(const struct node *n)
 /*
  * Number of heads per launch whose dS is stored, or 0 if dS is recomputed. Heads that share a dK
  * block stay in one launch, and launches are of about equal size. dS is recomputed if a launch
- * would have too few blocks to fill a large GPU.
+ * would have too few blocks to fill the GPU.
  */
-template <typename P> static int64_t heads_with_stored_ds(const struct node *n)
+template <typename P> static int64_t heads_with_stored_ds(int sms, const struct node *n)
 {
 	const int64_t heads = n->in[Q]->dim[0] * n->in[Q]->dim[2],
-		      heads_per_block = heads_per_block_of(n);
+		      heads_per_block = heads_per_block_of(sms, n);
 	const int64_t bytes =
 		padded_query_count(n) * padded_query_count(n) * (int64_t)sizeof(typename P::real);
 	const int64_t max_heads = STORED_BYTES / bytes / heads_per_block * heads_per_block;
@@ -280,8 +281,8 @@ template <typename P> static int64_t heads_with_stored_ds(const struct node *n)
 
 	if (ROUNDS<P> || has_band(n) || has_window(n) || q_aliases_kv(n) || max_heads == 0)
 		return 0;
-	if (launches_needed > 1 &&
-	    blocks_of(n, 64) / heads_per_block / launches_needed < MANY_BLOCKS)
+	if (launches_needed > 1 && blocks_of(n, 64) / heads_per_block / launches_needed <
+					   blocks_to_fill(sms, FLASH_BLOCKS_PER_SM))
 		return 0;
 	return (heads / heads_per_block + launches_needed - 1) / launches_needed * heads_per_block;
 }
@@ -362,10 +363,10 @@ static flash_buffers<P> alloc_flash(struct scratch *m, const struct node *n, enu
 	f.d_o = alloc_copy<P>(m, n->out[O], w.value);
 	f.lse_log2 = m->alloc<real>(B * H * f.padded_T);
 	f.delta = m->alloc<real>(B * H * f.padded_T);
-	f.dk = alloc_head_gradients<P>(m, n->in[K], H / heads_per_block_of(n));
+	f.dk = alloc_head_gradients<P>(m, n->in[K], H / heads_per_block_of(m->sms, n));
 	f.dv = alloc_head_gradients<P>(m, n->in[V], H);
 	f.dbias = n->in[KEY_BIAS] ? m->alloc<real>(B * H * S) : NULL;
-	f.ds_heads = heads_with_stored_ds<P>(n);
+	f.ds_heads = heads_with_stored_ds<P>(m->sms, n);
 	f.ds = f.ds_heads ? m->alloc<real>(f.ds_heads * f.padded_T * f.padded_T) : NULL;
 	f.ddistance = n->in[DISTANCE_BIAS] ? m->alloc<real>(max_distance_sums(B * H, T)) : NULL;
 	f.dband = m->alloc<double>(blocks_of(n, 16));
@@ -437,7 +438,7 @@ static flash_params<P> make_backward_params(const struct call *c, const flash_bu
 	p.padded_T = (int)f.padded_T;
 	p.lse_log2 = f.lse_log2;
 	p.delta = f.delta;
-	p.heads_per_block = (int)heads_per_block_of(c->node);
+	p.heads_per_block = (int)heads_per_block_of(context_of(c)->sm_count, c->node);
 	return p;
 }
 
@@ -721,7 +722,7 @@ static void route_queries(const struct call *c, const flash_params<P> &p,
 
 template <typename P> void flash<P>::forward(const struct call *c)
 {
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const flash_buffers<P> f = alloc_flash<P>(&m, c->node, PASS_FORWARD);
 	const flash_params<P> p = make_params<P>(c, f);
 
@@ -816,7 +817,7 @@ static void backward_recomputing_scores(const struct call *c, const flash_params
 
 template <typename P> void flash<P>::backward(const struct call *c)
 {
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const flash_buffers<P> f = alloc_flash<P>(&m, c->node, PASS_BACKWARD);
 	const backward_preprocess<P> rows = preprocess_of<P>(c, f.lse_log2, f.delta, f.d_o);
 	const struct tensor *q = c->node->in[Q];
@@ -847,9 +848,9 @@ template <typename P> void flash<P>::backward(const struct call *c)
 		put_shared<P>(c, KEY_BIAS, f.dbias, p.H);
 }
 
-template <typename P> size_t flash<P>::workspace(const struct node *n, enum pass pass)
+template <typename P> size_t flash<P>::workspace(const struct node *n, enum pass pass, int sms)
 {
-	struct scratch m = { NULL, 0 };
+	struct scratch m = count_scratch(sms);
 
 	alloc_flash<P>(&m, n, pass);
 	return m.used;

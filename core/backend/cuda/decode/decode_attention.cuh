@@ -74,7 +74,6 @@ struct decode_traits {
 
 #define DECODE_MAX_SPLITS 64
 #define DECODE_MAX_SLICES 4
-#define DECODE_MANY_HEAD_BLOCKS 128 /* about one per SM */
 
 /* The chunks of a split: first key of the first chunk, end of the keys, keys between chunks. */
 struct key_range {
@@ -143,29 +142,36 @@ static inline int64_t gcd(int64_t a, int64_t b)
 	return b ? gcd(b, a % b) : a;
 }
 
-/*
- * Few head blocks: enough splits to fill the GPU (`resident_blocks` blocks). Many: enough splits to
- * balance the tail, with at least about 8 chunks each, because every split has a fixed cost.
- */
-static inline int64_t num_splits_heuristic(int64_t head_blocks, int64_t chunks,
-					   int64_t resident_blocks)
+/* About one for each multiprocessor. */
+static inline bool has_many_head_blocks(int sms, int64_t head_blocks)
 {
-	const bool few = head_blocks < DECODE_MANY_HEAD_BLOCKS;
-	const int64_t wanted = ((few ? resident_blocks : 4096) + head_blocks - 1) / head_blocks;
+	return head_blocks >= blocks_to_fill(sms, 1);
+}
+
+/*
+ * Few head blocks: enough splits to fill the GPU, with `per_sm` blocks on each multiprocessor.
+ * Many: enough splits to balance the tail, with at least about 8 chunks each, because every split
+ * has a fixed cost.
+ */
+static inline int64_t num_splits_heuristic(int sms, int64_t head_blocks, int64_t chunks, int per_sm)
+{
+	const bool few = !has_many_head_blocks(sms, head_blocks);
+	const int64_t blocks = blocks_to_fill(sms, few ? per_sm : 32);
+	const int64_t wanted = (blocks + head_blocks - 1) / head_blocks;
 	const int64_t max_splits = wanted < DECODE_MAX_SPLITS ? wanted : DECODE_MAX_SPLITS;
 	const int64_t possible = few ? chunks : (chunks + 7) / 8;
 
 	return possible < max_splits ? possible : max_splits;
 }
 
-template <typename Traits> static decode_layout<Traits> decode_layout_of(const struct node *n)
+template <typename Traits>
+static decode_layout<Traits> decode_layout_of(int sms, const struct node *n)
 {
 	const struct tensor *q = n->in[Q], *k = n->in[K], *v = n->in[V];
 	const int64_t H = q->dim[2], B = q->dim[0];
 	const int64_t group_size = gcd(H / k->dim[2], H / v->dim[2]);
 	const int64_t tiles = (group_size + Traits::HEADS_PER_WARP - 1) / Traits::HEADS_PER_WARP;
-	/* Of an H200. Stages limit an SM to two blocks. */
-	const int64_t resident_blocks = Traits::STAGES > 0 ? 256 : 512;
+	const int per_sm = Traits::STAGES > 0 ? 2 : 4; /* stages limit an SM to two blocks */
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	decode_layout<Traits> l;
 
@@ -179,9 +185,8 @@ template <typename Traits> static decode_layout<Traits> decode_layout_of(const s
 	/* More head blocks than arrival counters: one split each. */
 	l.splits = B * l.head_blocks > ARRIVAL_COUNTERS
 			   ? 1
-			   : (int)num_splits_heuristic(B * l.head_blocks,
-						       (k->dim[1] + l.chunk - 1) / l.chunk,
-						       resident_blocks);
+			   : (int)num_splits_heuristic(sms, B * l.head_blocks,
+						       (k->dim[1] + l.chunk - 1) / l.chunk, per_sm);
 	return l;
 }
 
@@ -1012,7 +1017,7 @@ template <typename Traits> static bool decode_fits(const struct node *n)
 }
 
 template <typename P, typename T, typename F>
-static bool dispatch_vectorized(const struct node *n, F f)
+static bool dispatch_vectorized(int sms, const struct node *n, F f)
 {
 	typedef decode_traits_for<P> traits;
 	typedef typename traits::template mha<T> mha;
@@ -1029,7 +1034,7 @@ static bool dispatch_vectorized(const struct node *n, F f)
 			f(mma_traits());
 			return true;
 		}
-	if (!is_gqa && decode_fits<mha>(n) && n->in[Q]->dim[0] * H < DECODE_MANY_HEAD_BLOCKS)
+	if (!is_gqa && decode_fits<mha>(n) && !has_many_head_blocks(sms, n->in[Q]->dim[0] * H))
 		f(mha());
 	else if (!is_gqa && decode_fits<mha>(n))
 		f(typename traits::template mha_many_heads<T>());
@@ -1043,7 +1048,8 @@ static bool dispatch_vectorized(const struct node *n, F f)
 }
 
 /* Calls f(traits) for the node. */
-template <typename P, typename F> static void dispatch_decode_traits(const struct node *n, F f)
+template <typename P, typename F>
+static void dispatch_decode_traits(int sms, const struct node *n, F f)
 {
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
 	const struct tensor *k = n->in[K], *v = n->in[V];
@@ -1051,8 +1057,8 @@ template <typename P, typename F> static void dispatch_decode_traits(const struc
 
 	if (a->band_window < 0 && is_bf16(k) == is_bf16(v) && is_vectorized<P>(k) &&
 	    is_vectorized<P>(v))
-		done = is_bf16(k) ? dispatch_vectorized<P, typename P::factor>(n, f)
-				  : dispatch_vectorized<P, typename P::real>(n, f);
+		done = is_bf16(k) ? dispatch_vectorized<P, typename P::factor>(sms, n, f)
+				  : dispatch_vectorized<P, typename P::real>(sms, n, f);
 	if (!done)
 		f(typename decode_traits_for<P>::generic());
 }
@@ -1074,7 +1080,7 @@ template <typename P> struct decode {
 	template <typename Traits>
 	static typename P::real *alloc(struct scratch *m, const struct node *n)
 	{
-		const decode_layout<Traits> l = decode_layout_of<Traits>(n);
+		const decode_layout<Traits> l = decode_layout_of<Traits>(m->sms, n);
 
 		return m->alloc<typename P::real>(n->in[Q]->dim[0] * l.head_blocks * l.splits *
 						  l.rows() * l.row_size());
@@ -1090,7 +1096,7 @@ template <typename P> struct decode {
 		const int recent = n->in[RECENT] ? RECENT : Q;
 		decode_params<Traits> p = {};
 
-		p.layout = decode_layout_of<Traits>(n);
+		p.layout = decode_layout_of<Traits>(m->sms, n);
 		p.run = run_of(c);
 		p.H = (int)H;
 		p.key_width = (int)n->in[K]->dim[3];
@@ -1127,36 +1133,35 @@ template <typename P> struct decode {
 	{
 		if (p.layout.splits == 1)
 			return;
-		launch_pdl(context_of(c)->pdl, decode_attention_combine_kernel<Traits>,
-			   dim3(head_blocks, (unsigned)p.layout.rows()), Traits::V_DIM, 0,
-			   stream_of(c), p);
-		note_launch(c);
+		launch_for(c, decode_attention_combine_kernel<Traits>,
+			   dim3(head_blocks, (unsigned)p.layout.rows()), Traits::V_DIM, 0, p);
 	}
 
 	static void forward(const struct call *c)
 	{
-		dispatch_decode_traits<P>(c->node, [&](auto traits) {
+		struct scratch m = scratch_of(c);
+
+		dispatch_decode_traits<P>(m.sms, c->node, [&](auto traits) {
 			typedef decltype(traits) Traits;
-			struct scratch m = { (char *)c->work, 0 };
 			const decode_params<Traits> p = make_params<Traits>(c, &m);
 			const decode_layout<Traits> &l = p.layout;
 			const dim3 blocks((unsigned)(c->node->in[Q]->dim[0] * l.head_blocks),
 					  (unsigned)l.splits);
 
 			set_max_dynamic_smem(c, decode_attention_kernel<Traits>, l.bytes());
-			launch_pdl(context_of(c)->pdl, decode_attention_kernel<Traits>, blocks,
-				   l.tiles * l.slices * WARP, l.bytes(), stream_of(c), p);
-			note_launch(c);
+			launch_for(c, decode_attention_kernel<Traits>, blocks,
+				   l.tiles * l.slices * WARP, l.bytes(), p);
 			if constexpr (Traits::USES_MMA)
 				launch_combine(c, p, blocks.x);
 		});
 	}
 
-	static size_t workspace(const struct node *n)
+	static size_t workspace(const struct node *n, int sms)
 	{
-		struct scratch m = { NULL, 0 };
+		struct scratch m = count_scratch(sms);
 
-		dispatch_decode_traits<P>(n, [&](auto traits) { alloc<decltype(traits)>(&m, n); });
+		dispatch_decode_traits<P>(sms, n,
+					  [&](auto traits) { alloc<decltype(traits)>(&m, n); });
 		return m.used;
 	}
 };

@@ -7,7 +7,7 @@
 #ifndef CUDA_DEVICE_CONTEXT_CUH
 #define CUDA_DEVICE_CONTEXT_CUH
 
-#include "core/backend/cuda/device/replicas.cuh"
+#include "core/backend/cuda/device/launch.cuh"
 
 /*
  * Pinned host memory through which small uploads pass without a wait.  It has two halves.  The
@@ -90,6 +90,20 @@ static inline struct cuda_context *context_of(const struct call *c)
 	return (struct cuda_context *)c->backend->context;
 }
 
+/*
+ * Blocks of a launch whose work can be split at will, among them sums: at most `per_sm` for each of
+ * the GPU's multiprocessors, which then are all busy.  A power of two, since most sizes are a
+ * multiple of one.
+ */
+static inline int64_t blocks_to_fill(int sms, int per_sm)
+{
+	int64_t blocks = 1;
+
+	while (2 * blocks <= (int64_t)sms * per_sm)
+		blocks *= 2;
+	return blocks;
+}
+
 static inline struct launch_stream stream_of(const struct cuda_context *g)
 {
 	return { g->stream, g->replicas };
@@ -124,6 +138,15 @@ static inline void note_launch(const struct call *c, int length = 1)
 	context_of(c)->issued += length;
 	if (error != cudaSuccess)
 		cuda_note(context_of(c), error, c->node ? c->node->name : "update");
+}
+
+/* Launches a kernel that calls pdl_wait(). */
+template <typename... Parameters, typename... Arguments>
+static void launch_for(const struct call *c, void (*kernel)(struct replicas, Parameters...),
+		       dim3 blocks, int threads, int bytes, const Arguments &...arguments)
+{
+	launch_pdl(context_of(c)->pdl, kernel, blocks, threads, bytes, stream_of(c), arguments...);
+	note_launch(c);
 }
 
 /* A kernel that uses more than 48 KiB of shared memory needs this before its launch. */

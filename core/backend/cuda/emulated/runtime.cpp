@@ -201,7 +201,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int)
 	*properties = {};
 	snprintf(properties->name, sizeof(properties->name), "emulated on the CPU");
 	memcpy(properties->uuid.bytes, "emulated", 8);
-	properties->multiProcessorCount = 3;
+	properties->multiProcessorCount = 9;
 	properties->sharedMemPerBlockOptin = (size_t)shared_bytes_of_block();
 	return cudaSuccess;
 }

@@ -488,10 +488,9 @@ template <typename P> struct gemv {
 	{
 		const int64_t warps = output_groups(p, p.n_products, OUTS) * p.split;
 
-		launch_pdl(context_of(c)->pdl, gemv_kernel<P, ROWS, OUTS, NORMED>,
+		launch_for(c, gemv_kernel<P, ROWS, OUTS, NORMED>,
 			   (unsigned)((warps + GEMV_WARPS - 1) / GEMV_WARPS), GEMV_WARPS * WARP, 0,
-			   stream_of(c), p);
-		note_launch(c);
+			   p);
 	}
 
 	/* c: call of one of the products. */
@@ -513,10 +512,9 @@ template <typename P> struct gemv {
 	template <int TILES>
 	static void launch_skinny(const struct call *c, const gemv_params<P> &p)
 	{
-		launch_pdl(context_of(c)->pdl, skinny_gemm_kernel<P, TILES>,
+		launch_for(c, skinny_gemm_kernel<P, TILES>,
 			   (unsigned)output_groups(p, p.n_products, SKINNY_OUTS * TILES),
-			   SKINNY_WARPS * WARP, 0, stream_of(c), p);
-		note_launch(c);
+			   SKINNY_WARPS * WARP, 0, p);
 	}
 
 	/* c: call of one of the products; p has no norm. */

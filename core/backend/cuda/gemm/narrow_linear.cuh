@@ -26,7 +26,6 @@
 #define NARROW_DW_COLUMNS 64 /* columns per block, for dW */
 #define NARROW_DW_ROWS 16    /* rows per warp and step, for dW */
 #define NARROW_BLOCKS_PER_SM 4
-#define NARROW_DW_BLOCKS 512 /* resident at once on a large GPU */
 #define NARROW_MIN_ROWS 3072 /* smallest size measured */
 
 template <typename P> static bool is_narrow(const struct linear_sizes &s)
@@ -226,9 +225,10 @@ static __global__ void __launch_bounds__(NARROW_THREADS, NARROW_BLOCKS_PER_SM)
 /* ----------------------------------------------------------------- dW = x^T dy */
 
 /* Number of blocks that split the sum over rows. */
-static inline int64_t narrow_linear_splits(const struct linear_sizes &s)
+static inline int64_t narrow_linear_splits(int sms, const struct linear_sizes &s)
 {
-	const int64_t wanted = NARROW_DW_BLOCKS / (s.i / NARROW_DW_COLUMNS);
+	const int64_t wanted =
+		blocks_to_fill(sms, NARROW_BLOCKS_PER_SM) / (s.i / NARROW_DW_COLUMNS);
 	const int64_t max_splits = s.n / (NARROW_DW_ROWS * NARROW_WARPS);
 
 	return wanted > max_splits ? max_splits : wanted < 1 ? 1 : wanted;
@@ -309,7 +309,7 @@ alloc_narrow_linear(struct scratch *m, const struct linear_sizes &s, enum pass p
 	if (pass != PASS_BACKWARD)
 		return { m->alloc<bf16>(NARROW_OUTPUTS * s.i), NULL };
 	return { m->alloc<bf16>(NARROW_OUTPUTS * s.n),
-		 m->alloc<float>(narrow_linear_splits(s) * NARROW_OUTPUTS * s.i) };
+		 m->alloc<float>(narrow_linear_splits(m->sms, s) * NARROW_OUTPUTS * s.i) };
 }
 
 /* Only bfloat16 has kernels; takes_narrow_linear() is false for other precisions. */
@@ -339,10 +339,8 @@ template <> struct narrow_linear<bfloat16_products> {
 			    struct narrow_linear_scratch r)
 	{
 		transpose_channels<P>(c, { w.at, true }, s.i, s.o, r.transposed);
-		launch_pdl(context_of(c)->pdl, narrow_linear_forward_kernel<P>,
-			   dim3((unsigned)(s.n / NARROW_ROWS)), NARROW_THREADS, 0, stream_of(c), x,
-			   r.transposed, s.i, (int)s.o, b, y);
-		note_launch(c);
+		launch_for(c, narrow_linear_forward_kernel<P>, dim3((unsigned)(s.n / NARROW_ROWS)),
+			   NARROW_THREADS, 0, x, r.transposed, s.i, (int)s.o, b, y);
 	}
 	static void to_x(const struct call *c, const struct linear_sizes &s, input_view<P> dy,
 			 factors w, gradient_view<P> dx)
@@ -353,22 +351,21 @@ template <> struct narrow_linear<bfloat16_products> {
 		const dim3 blocks((unsigned)((s.i + columns - 1) / columns),
 				  (unsigned)(s.n / NARROW_ROWS));
 
-		launch_pdl(context_of(c)->pdl, kernel, blocks, NARROW_THREADS, 0, stream_of(c), dy,
-			   w.at, s.i, (int)s.o, dx, s.x_pitch);
-		note_launch(c);
+		launch_for(c, kernel, blocks, NARROW_THREADS, 0, dy, w.at, s.i, (int)s.o, dx,
+			   s.x_pitch);
 	}
 	static void to_w(const struct call *c, const struct linear_sizes &s, factors x,
 			 input_view<P> dy, gradient_view<P> dw, struct narrow_linear_scratch r)
 	{
-		const int64_t splits = narrow_linear_splits(s), I = s.i, O = s.o;
+		const int64_t splits = narrow_linear_splits(context_of(c)->sm_count, s), I = s.i,
+			      O = s.o;
 		const struct divisor of = divisor_of(I, O * I);
 		const float *partials = r.partials;
 
 		transpose_channels<P>(c, dy, s.n, s.o, r.transposed);
-		launch_pdl(context_of(c)->pdl, narrow_linear_dw_kernel,
+		launch_for(c, narrow_linear_dw_kernel,
 			   dim3((unsigned)(s.i / NARROW_DW_COLUMNS), (unsigned)splits),
-			   NARROW_THREADS, 0, stream_of(c), x, r.transposed, s.n, s.i, r.partials);
-		note_launch(c);
+			   NARROW_THREADS, 0, x, r.transposed, s.n, s.i, r.partials);
 		each(c, O * I, [=] __device__(int64_t at) {
 			const int64_t o = of.quotient(at), i = at - o * I;
 			float sum = 0;

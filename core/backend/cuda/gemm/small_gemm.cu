@@ -278,17 +278,13 @@ static bool is_supported(const struct gemm_shape &s, const struct gemm_operands 
 	       is_aligned(s, operands) && (s.result == CUDA_R_16BF || !operands.pre_activation);
 }
 
-/*
- * To fill a large GPU; with fewer, blocks have 16 rows instead of 32.  Replicas fill it together.
- */
-#define ENOUGH_BLOCKS 128
-
 bool cuda_small_gemm(struct cuda_context *g, const struct gemm_shape &s,
 		     const struct gemm_operands &operands)
 {
 	const bool bf16_storage = s.result == CUDA_R_16BF;
-	const bool many = REPLICA_FORM ||
-			  (s.m + 31) / 32 * ((s.n + TILE - 1) / TILE) * s.count >= ENOUGH_BLOCKS;
+	/* Of 32 rows; if they do not fill the GPU, blocks have 16.  Replicas fill it together. */
+	const int64_t blocks = (s.m + 31) / 32 * ((s.n + TILE - 1) / TILE) * s.count;
+	const bool many = REPLICA_FORM || blocks >= blocks_to_fill(g->sm_count, 1);
 	const auto launch =
 		s.trans_b ? (many ? launch_epilogue<32, true> : launch_epilogue<16, true>)
 			  : (many ? launch_epilogue<32, false> : launch_epilogue<16, false>);

@@ -69,7 +69,7 @@ static scaled_weight<P> scale_weight(const struct call *c, typename P::factor *b
 
 template <typename P> static void forward(const struct call *c)
 {
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_FORWARD);
 	const struct linear_sizes s = sizes_of(c->node);
 	const auto x = rounded<P>(c, input<P>(c, 2), s.n, s.i, s.x_pitch, r.x);
@@ -123,7 +123,7 @@ static void backward_weight_and_factor(const struct call *c, const struct linear
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_BACKWARD);
 	const struct linear_sizes s = sizes_of(c->node);
 	const auto given = output_gradient<P>(c, 0);
@@ -163,9 +163,6 @@ static size_t copies(const struct node *n, enum pass pass, int input, int which)
 	return n->in[3] ? 0 : weight_copies<P>(n, pass, input, which);
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>, copies<P> };
-}
-KERNELS(add_linear, set)
-KERNELS(add_linear_learned, set)
+KERNELS(add_linear, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>, copies<P>)
+KERNELS(add_linear_learned, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>,
+	copies<P>)

@@ -118,19 +118,11 @@ template <typename P> static void backward(const struct call *c)
 		backward_terms<P>(c, slice_index_of(a));
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
-	(void)threads;
+	(void)sms;
 	return pass == PASS_BACKWARD && n->in[2] ? SUM_WORK : 0;
 }
 
-template <typename P> static constexpr struct kernels plain()
-{
-	return { forward<P>, backward<P> };
-}
-template <typename P> static constexpr struct kernels learned()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
-}
-KERNELS(add_scaled, plain)
-KERNELS(add_scaled_learned, learned)
+KERNELS(add_scaled, forward<P>, backward<P>)
+KERNELS(add_scaled_learned, forward<P>, backward<P>, NULL, NULL, workspace<P>)

@@ -161,7 +161,7 @@ static void store_rounded(const struct call *c, const buffers<P> &f, struct quer
 template <typename P> static void forward_blocks(const struct call *c)
 {
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
 	const buffers<P> f = alloc_buffers<P>(&m, c->node, PASS_FORWARD, s);
 	const head_factor<P> v = rounded_heads<P>(c, c->node->in[V], c->in[V], s.H, f.v);
@@ -372,7 +372,7 @@ template <typename P> static void backward_blocks(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
 	const buffers<P> f = alloc_buffers<P>(&m, c->node, PASS_BACKWARD, s);
 	const head_factor<P> v = rounded_heads<P>(c, c->node->in[V], c->in[V], s.H, f.v);
@@ -420,17 +420,16 @@ template <typename P> static void backward(const struct call *c)
 		backward_blocks<P>(c);
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
-	struct scratch m = { NULL, 0 };
+	struct scratch m = count_scratch(sms);
 	typename P::factor *buffers[3];
 
-	(void)threads;
 	if (decode<P>::takes(n))
-		return decode<P>::workspace(n);
+		return decode<P>::workspace(n, sms);
 	if (flash<P>::takes(n))
-		return flash<P>::workspace(n, pass);
+		return flash<P>::workspace(n, pass, sms);
 	const scores<P> s = alloc_scores<P>(&m, n, a, INPUTS, a->band_window, buffers);
 
 	alloc_buffers<P>(&m, n, pass, s);
@@ -446,9 +445,5 @@ template <typename P> static bool follows_past(const struct node *n)
  * separate_gradient_in: in bfloat16 dQ may have an instruction of its own, since both halves
  * recompute the scores anyway.
  */
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>,	    NULL, NULL, workspace<P>, NULL, follows_past<P>,
-		 {},	     ROUNDS<P> ? BIT(Q) : 0 };
-}
-KERNELS(attention, set)
+KERNELS(attention, forward<P>, backward<P>, NULL, NULL, workspace<P>, NULL, follows_past<P>, {},
+	ROUNDS<P> ? BIT(Q) : 0)

@@ -259,7 +259,7 @@ template <typename P> static void combine(const struct call *c, const buffers<P>
 template <typename P> static void forward(const struct call *c)
 {
 	const struct probe_attr *a = (const struct probe_attr *)c->node->attr;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const scores<P> s = open_scores<P>(c, &m, &a->attention, INPUTS, cross_window(a));
 	const buffers<P> f = alloc_buffers<P>(&m, s);
 
@@ -274,20 +274,16 @@ template <typename P> static void forward(const struct call *c)
 	combine<P>(c, f);
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
 	const struct probe_attr *a = (const struct probe_attr *)n->attr;
-	struct scratch m = { NULL, 0 };
+	struct scratch m = count_scratch(sms);
 	typename P::factor *buffers[3];
 
-	(void)pass, (void)threads;
+	(void)pass;
 	alloc_buffers<P>(&m,
 			 alloc_scores<P>(&m, n, &a->attention, INPUTS, cross_window(a), buffers));
 	return m.used;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, NULL, NULL, NULL, workspace<P> };
-}
-KERNELS(attention_probe, set)
+KERNELS(attention_probe, forward<P>, NULL, NULL, NULL, workspace<P>)

@@ -50,8 +50,4 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, NULL };
-}
-KERNELS(cache, set)
+KERNELS(cache, forward<P>)

@@ -65,11 +65,10 @@ static void launch_columns(const struct call *c, const struct all_columns &s, F 
 		max = s.of[i].count > max ? s.of[i].count : max;
 	const int64_t blocks = (max / N + BLOCK - 1) / BLOCK;
 
-	launch_pdl(context_of(c)->pdl, concat_columns_kernel<N, F>,
+	launch_for(c, concat_columns_kernel<N, F>,
 		   dim3((unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS),
 			(unsigned)c->node->n_in),
-		   BLOCK, 0, stream_of(c), s, f);
-	note_launch(c);
+		   BLOCK, 0, s, f);
 }
 
 /* f(input, vector of it, the same vector of y) for all elements of all inputs */
@@ -118,8 +117,4 @@ template <typename P> static void backward(const struct call *c)
 	});
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, forward<P> };
-}
-KERNELS(concat, set)
+KERNELS(concat, forward<P>, backward<P>, forward<P>)

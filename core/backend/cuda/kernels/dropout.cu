@@ -43,8 +43,4 @@ template <typename P> static void backward(const struct call *c)
 	apply<P>(c, output_gradient<P>(c, 0), input_gradient<P>(c, 0));
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P> };
-}
-KERNELS(dropout, set)
+KERNELS(dropout, forward<P>, backward<P>)

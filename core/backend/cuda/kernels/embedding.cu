@@ -55,7 +55,7 @@ template <typename P> static void backward(const struct call *c)
 {
 	const int64_t *dim = c->node->out[0]->dim, rows = dim[0] * dim[1];
 	const input_view<P> dy = output_gradient<P>(c, 0);
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 
 	if (c->din[0])
 		scatter_rows<P>(c, alloc_sorted_rows(&m, rows), (const int32_t *)c->in[1], rows, dy,
@@ -64,18 +64,13 @@ template <typename P> static void backward(const struct call *c)
 		backward_positions<P>(c, dy, dim[0], dim[1], dim[2]);
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
-	struct scratch m = { NULL, 0 };
+	struct scratch m = count_scratch(sms);
 
-	(void)threads;
 	if (pass == PASS_BACKWARD)
 		alloc_sorted_rows(&m, n->out[0]->dim[0] * n->out[0]->dim[1]);
 	return m.used;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
-}
-KERNELS(embedding, set)
+KERNELS(embedding, forward<P>, backward<P>, NULL, NULL, workspace<P>)

@@ -24,7 +24,7 @@ static void put_sum(const struct call *c, const struct repeat &r, typename P::re
 		    input_view<P> large, gradient_view<P> small)
 {
 	typedef typename P::real real;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	real *parts = alloc_parts<P>(&m, r);
 	const auto finish = [=] __device__(int64_t i, real sum) { small.put(i, f * sum); };
 
@@ -91,12 +91,8 @@ static void expand_scratch(struct scratch *m, const struct node *n, enum pass pa
 		alloc_parts<P>(m, repeat_of(n->in[0], n->out[0]));
 }
 
-template <typename P> static constexpr struct kernels expand_set()
-{
-	return { expand_forward<P>, expand_backward<P>, expand_forward<P>, NULL,
-		 workspace_of<expand_scratch<P>> };
-}
-KERNELS(expand, expand_set)
+KERNELS(expand, expand_forward<P>, expand_backward<P>, expand_forward<P>, NULL,
+	workspace_of<expand_scratch<P>>)
 
 /* ------------------------------------------------------------------------ sum */
 
@@ -124,8 +120,4 @@ static void sum_scratch(struct scratch *m, const struct node *n, enum pass pass)
 		alloc_parts<P>(m, repeat_of(n->out[0], n->in[0]));
 }
 
-template <typename P> static constexpr struct kernels sum_set()
-{
-	return { sum_forward<P>, sum_backward<P>, NULL, NULL, workspace_of<sum_scratch<P>> };
-}
-KERNELS(sum, sum_set)
+KERNELS(sum, sum_forward<P>, sum_backward<P>, NULL, NULL, workspace_of<sum_scratch<P>>)

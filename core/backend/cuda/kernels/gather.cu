@@ -57,7 +57,7 @@ static void add_rows(const struct call *c, const struct gather_sizes &sizes, inp
 	const struct gather_sizes s = sizes;
 	const int64_t picks = s.examples * s.picks, rows = s.examples * s.rows;
 	const int32_t *index = (const int32_t *)c->in[1];
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const struct row_keys k = alloc_keys(&m, picks);
 
 	each(c, picks, [=] __device__(int64_t pick) {
@@ -90,23 +90,14 @@ template <typename P> static void scatter_backward(const struct call *c)
 		     input_gradient<P>(c, 0));
 }
 
-template <enum pass SUMS> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <enum pass SUMS> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
-	struct scratch m = { NULL, 0 };
+	struct scratch m = count_scratch(sms);
 
-	(void)threads;
 	if (pass == SUMS)
 		alloc_keys(&m, tensor_count(n->in[1]));
 	return m.used;
 }
 
-template <typename P> static constexpr struct kernels gather()
-{
-	return { gather_forward<P>, gather_backward<P>, NULL, NULL, workspace<PASS_BACKWARD> };
-}
-template <typename P> static constexpr struct kernels scatter()
-{
-	return { scatter_forward<P>, scatter_backward<P>, NULL, NULL, workspace<PASS_FORWARD> };
-}
-KERNELS(gather, gather)
-KERNELS(scatter, scatter)
+KERNELS(gather, gather_forward<P>, gather_backward<P>, NULL, NULL, workspace<PASS_BACKWARD>)
+KERNELS(scatter, scatter_forward<P>, scatter_backward<P>, NULL, NULL, workspace<PASS_FORWARD>)

@@ -60,7 +60,7 @@ template <typename P> static void backward(const struct call *c)
 	const auto o = input<P>(c, 0), gate = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto d_o = input_gradient<P>(c, 0), dgate = input_gradient<P>(c, 1);
 	const auto da = input_gradient<P>(c, 2);
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	double *sum_work = m.alloc<double>(SUM_PARTS);
 	real *dots = m.alloc<real>(s.rows);
 
@@ -101,11 +101,10 @@ template <typename P> static void backward(const struct call *c)
 			sum_work, [=] __device__(double sum) { da.put(0, (real)sum); });
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
-	struct scratch m = { NULL, 0 };
+	struct scratch m = count_scratch(sms);
 
-	(void)threads;
 	if (pass != PASS_BACKWARD)
 		return 0;
 	m.alloc<double>(SUM_PARTS);
@@ -113,8 +112,4 @@ template <typename P> static size_t workspace(const struct node *n, enum pass pa
 	return m.used;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, forward<P>, NULL, workspace<P> };
-}
-KERNELS(head_gate, set)
+KERNELS(head_gate, forward<P>, backward<P>, forward<P>, NULL, workspace<P>)

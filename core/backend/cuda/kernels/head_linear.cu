@@ -192,12 +192,11 @@ template <typename P> static void forward_few(const struct call *c)
 	const dim3 blocks((unsigned)((p.s.o / 8 + p.across - 1) / p.across), (unsigned)p.s.heads);
 
 	if (p.s.tokens == 1)
-		launch_pdl(context_of(c)->pdl, head_linear_few_tokens_kernel<P, 1>, blocks,
-			   FEW_TOKENS_THREADS, 0, stream_of(c), p);
+		launch_for(c, head_linear_few_tokens_kernel<P, 1>, blocks, FEW_TOKENS_THREADS, 0,
+			   p);
 	else
-		launch_pdl(context_of(c)->pdl, head_linear_few_tokens_kernel<P, MAX_FEW_TOKENS>,
-			   blocks, FEW_TOKENS_THREADS, 0, stream_of(c), p);
-	note_launch(c);
+		launch_for(c, head_linear_few_tokens_kernel<P, MAX_FEW_TOKENS>, blocks,
+			   FEW_TOKENS_THREADS, 0, p);
 }
 
 /* --------------------------------------------------------------------- passes */
@@ -209,7 +208,7 @@ template <typename P> static void forward(const struct call *c)
 			forward_few<P>(c);
 			return;
 		}
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_FORWARD);
 	const struct sizes s = sizes_of(c->node);
 	auto w = weight<P>(c, r.w);
@@ -248,7 +247,7 @@ static void backward_x(const struct call *c, const struct sizes &given,
 /* y_h = x_h W_h: dW_h = x_h' dy_h */
 template <typename P> static void backward(const struct call *c)
 {
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_BACKWARD);
 	const struct sizes s = sizes_of(c->node);
 	const auto dw = input_gradient<P>(c, 1);
@@ -267,9 +266,5 @@ template <typename P> static void backward(const struct call *c)
 	}
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>,	  backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>,
-		 weight_copies<P> };
-}
-KERNELS(head_linear, set)
+KERNELS(head_linear, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>,
+	weight_copies<P>)

@@ -331,9 +331,7 @@ static void launch_cross_entropy(const struct call *c, int64_t blocks, int threa
 	const int bytes = STAGES * (int)row_bytes<L>(s.v);
 
 	set_max_dynamic_smem(c, cross_entropy_kernel<P, L, STAGES>, bytes);
-	launch_pdl(context_of(c)->pdl, cross_entropy_kernel<P, L, STAGES>, (unsigned)blocks,
-		   threads, bytes, stream_of(c), s);
-	note_launch(c);
+	launch_for(c, cross_entropy_kernel<P, L, STAGES>, (unsigned)blocks, threads, bytes, s);
 }
 
 #define FEW_LOGITS 4096 /* vocabularies up to this size use small blocks */
@@ -370,7 +368,7 @@ static void cross_entropy_of_chunk(const struct call *c, const buffers<P> &r, in
 template <typename P> static void all_chunks(const struct call *c, bool training)
 {
 	typedef typename P::factor factor;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, training ? PASS_LOSS : PASS_FORWARD);
 	const int64_t tokens = tensor_count(c->node->in[2]), chunk = chunk_tokens(c->node);
 	const int64_t v = c->node->in[1]->dim[0], e = c->node->in[1]->dim[1];
@@ -401,7 +399,7 @@ template <typename P> static void all_chunks(const struct call *c, bool training
 template <typename P> static void totals(const struct call *c)
 {
 	typedef typename P::real real;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_FORWARD);
 	const int64_t tokens = tensor_count(c->node->in[2]);
 	const auto *weights = real_input<P>(c, 3);
@@ -428,10 +426,5 @@ template <typename P> static void loss(const struct call *c)
 	totals<P>(c);
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return {
-		forward<P>, NULL, NULL, loss<P>, workspace_of<alloc_scratch<P>>, weight_copies<P>
-	};
-}
-KERNELS(head_loss, set)
+KERNELS(head_loss, forward<P>, NULL, NULL, loss<P>, workspace_of<alloc_scratch<P>>,
+	weight_copies<P>)

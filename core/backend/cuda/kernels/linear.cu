@@ -39,7 +39,7 @@ static buffers<P> alloc_scratch(struct scratch *m, const struct node *node, enum
 		       ? m->alloc<typename P::factor>(rounded_size<P>(node->out[0], s.n * s.o))
 		       : NULL;
 	r.columns = pass == PASS_BACKWARD && node->in[2]
-			    ? m->alloc<typename P::real>(column_scratch(s.n, s.o))
+			    ? m->alloc<typename P::real>(column_scratch(m->sms, s.n, s.o))
 			    : NULL;
 	r.few = alloc_narrow_linear<P>(m, s, pass);
 	return r;
@@ -95,7 +95,7 @@ template <typename P> static void forward(const struct call *c)
 		gemv<P>::forward(c);
 		return;
 	}
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_FORWARD);
 	const struct linear_sizes s = sizes_of(c->node);
 	const auto x = rounded<P>(c, input<P>(c, 0), s.n, s.i, s.x_pitch, r.x);
@@ -121,7 +121,7 @@ template <typename P> static void forward(const struct call *c)
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const buffers<P> r = alloc_scratch<P>(&m, c->node, PASS_BACKWARD);
 	const struct linear_sizes s = sizes_of(c->node);
 	const auto x = input<P>(c, 0), given = output_gradient<P>(c, 0);
@@ -169,8 +169,4 @@ static size_t copies(const struct node *n, enum pass pass, int input, int which)
 	return weight_copies<P>(n, pass, input, which);
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>, copies<P> };
-}
-KERNELS(linear, set)
+KERNELS(linear, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>, copies<P>)

@@ -315,7 +315,7 @@ template <typename R> static void scan_plain(const struct call *c, const chunks<
 template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	chunks<real> x = alloc_chunks<P>(&m, c->node, PASS_FORWARD);
 	const chunk_layout s = x.s;
 	const int64_t size = s.heads * s.D * s.K;
@@ -533,7 +533,7 @@ static void backward_decay(const struct call *c, const chunks<typename P::real> 
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct scratch memory = { (char *)c->work, 0 };
+	struct scratch memory = scratch_of(c);
 	chunks<real> all = alloc_chunks<P>(&memory, c->node, PASS_BACKWARD);
 	all.states = real_output<P>(c, 1);
 	const chunks<real> x = all;
@@ -559,8 +559,4 @@ template <typename P> static void backward(const struct call *c)
 		});
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_chunks<P>> };
-}
-KERNELS(linear_attention, set)
+KERNELS(linear_attention, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_chunks<P>>)

@@ -33,11 +33,11 @@ template <typename P> static void recompute(const struct call *c)
 	recompute_gelu<P>(&n, c);
 }
 
-template <typename P> static size_t workspace(const struct node *node, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *node, enum pass pass, int sms)
 {
 	const nodes<P> n(node);
 
-	return two_workspaces(&n, pass_of_recompute<P>(pass), threads);
+	return two_workspaces(&n, pass_of_recompute<P>(pass), sms);
 }
 
 template <typename P>
@@ -48,11 +48,5 @@ static size_t copies(const struct node *node, enum pass pass, int input, int whi
 	return two_copies(&n, pass_of_recompute<P>(pass), input, which);
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return {
-		forward<P>,   backward<P>, recompute<P>, NULL,
-		workspace<P>, copies<P>,   NULL,	 recompute_rule_of_gelu<P>(BIT(0) | BIT(1))
-	};
-}
-KERNELS(linear_gelu, set)
+KERNELS(linear_gelu, forward<P>, backward<P>, recompute<P>, NULL, workspace<P>, copies<P>, NULL,
+	recompute_rule_of_gelu<P>(BIT(0) | BIT(1)))

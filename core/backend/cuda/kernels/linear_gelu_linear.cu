@@ -64,11 +64,11 @@ template <typename P> static void recompute(const struct call *c)
 	recompute_gelu<P>(&n.two, c);
 }
 
-template <typename P> static size_t workspace(const struct node *node, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *node, enum pass pass, int sms)
 {
 	const nodes<P> n(node);
 
-	return three_workspaces(&n, pass_of_recompute<P>(pass), threads);
+	return three_workspaces(&n, pass_of_recompute<P>(pass), sms);
 }
 
 template <typename P>
@@ -79,11 +79,5 @@ static size_t copies(const struct node *node, enum pass pass, int input, int whi
 	return three_copies(&n, pass_of_recompute<P>(pass), input, which);
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return {
-		forward<P>,   backward<P>, recompute<P>, NULL,
-		workspace<P>, copies<P>,   NULL,	 recompute_rule_of_gelu<P>(BIT(1) | BIT(2))
-	};
-}
-KERNELS(linear_gelu_linear, set)
+KERNELS(linear_gelu_linear, forward<P>, backward<P>, recompute<P>, NULL, workspace<P>, copies<P>,
+	NULL, recompute_rule_of_gelu<P>(BIT(1) | BIT(2)))

@@ -69,7 +69,7 @@ static void multiply(const struct call *c, const struct matmul_product &p,
 
 template <typename P> static void forward(const struct call *c)
 {
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const operands<P> r = alloc_scratch<P>(&m, c->node, PASS_FORWARD);
 	const auto a = operand<P>(c, c->node->in[0], input<P>(c, 0), r.a);
 	const auto b = operand<P>(c, c->node->in[1], input<P>(c, 1), r.b);
@@ -80,7 +80,7 @@ template <typename P> static void forward(const struct call *c)
 
 template <typename P> static void backward(const struct call *c)
 {
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const operands<P> r = alloc_scratch<P>(&m, c->node, PASS_BACKWARD);
 	const struct node *n = c->node;
 	const auto dy = operand<P>(c, n->out[0], output_gradient<P>(c, 0), r.dy);
@@ -101,8 +101,4 @@ template <typename P> static void backward(const struct call *c)
 	}
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>> };
-}
-KERNELS(matmul, set)
+KERNELS(matmul, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_scratch<P>>)

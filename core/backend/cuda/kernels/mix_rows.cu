@@ -49,7 +49,7 @@ template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
 	real *route = m.alloc<real>(s.B * s.rows * s.pitch);
 	const int64_t F = c->node->in[X]->dim[2], S = c->node->in[X]->dim[1];
@@ -69,7 +69,7 @@ template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct attention_attr *a = (const struct attention_attr *)c->node->attr;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const scores<P> s = open_scores<P>(c, &m, a, INPUTS, a->band_window);
 	real *route = m.alloc<real>(s.B * s.rows * s.pitch);
 	const int64_t F = c->node->in[X]->dim[2];
@@ -87,14 +87,14 @@ template <typename P> static void backward(const struct call *c)
 	}
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
 	const struct attention_attr *a = (const struct attention_attr *)n->attr;
-	struct scratch m = { NULL, 0 };
+	struct scratch m = count_scratch(sms);
 	typename P::factor *buffers[3];
 	const scores<P> s = alloc_scores<P>(&m, n, a, INPUTS, a->band_window, buffers);
 
-	(void)pass, (void)threads;
+	(void)pass;
 	m.alloc<typename P::real>(s.B * s.rows * s.pitch);
 	return m.used;
 }
@@ -106,8 +106,4 @@ static bool follows_past(const struct node *n)
 	return true;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P>, NULL, follows_past };
-}
-KERNELS(mix_rows, set)
+KERNELS(mix_rows, forward<P>, backward<P>, NULL, NULL, workspace<P>, NULL, follows_past)

@@ -138,9 +138,8 @@ template <typename P> struct mix {
 		const dim3 grid((unsigned)((r.lists + WARPS - 1) / WARPS),
 				(unsigned)((width.row + slice - 1) / slice), (unsigned)batch);
 
-		launch_pdl(context_of(c)->pdl, mix_topk_kernel<P, T, N>, grid, BLOCK, 0,
-			   stream_of(c), r, (const T *)x.at, width, y);
-		note_launch(c);
+		launch_for(c, mix_topk_kernel<P, T, N>, grid, BLOCK, 0, r, (const T *)x.at, width,
+			   y);
 	}
 };
 
@@ -371,7 +370,7 @@ template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const int64_t *dim = c->node->in[X]->dim;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const sorting<real> s = alloc_sorting<P>(&m, c->node, PASS_BACKWARD);
 	const mix<P> mix = { c,
 			     { s.T, s.T, s.T * s.k, s.k, s.first, s.token, s.weight },
@@ -384,8 +383,4 @@ template <typename P> static void backward(const struct call *c)
 	with_load_type(mix.x, mix.width.row, mix.width.x_pitch, mix);
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_sorting<P>> };
-}
-KERNELS(mix_topk, set)
+KERNELS(mix_topk, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_sorting<P>>)

@@ -253,15 +253,13 @@ template <typename P> static void forward(const struct call *c)
 
 	if (m.rows == 0)
 		return;
-	with_shape<P>(shape_width(m, aligned), aligned, all_of<P>(m.x, m.s).kind(),
-		      [&](auto shape) {
-			      typedef decltype(shape) S;
+	with_shape<P>(
+		shape_width(m, aligned), aligned, all_of<P>(m.x, m.s).kind(), [&](auto shape) {
+			typedef decltype(shape) S;
 
-			      launch_pdl(context_of(c)->pdl, norm_forward_kernel<P, S>,
-					 (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0,
-					 stream_of(c), m);
-		      });
-	note_launch(c);
+			launch_for(c, norm_forward_kernel<P, S>,
+				   (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, m);
+		});
 }
 
 template <typename P> static void recompute(const struct call *c)
@@ -273,11 +271,9 @@ template <typename P> static void recompute(const struct call *c)
 	with_shape<P>(m.width, forward_aligned(m), all_of<P>(m.sum()).kind(), [&](auto shape) {
 		typedef decltype(shape) S;
 
-		launch_pdl(context_of(c)->pdl, norm_recompute_kernel<P, S>,
-			   (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, stream_of(c),
-			   m);
+		launch_for(c, norm_recompute_kernel<P, S>,
+			   (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, m);
 	});
-	note_launch(c);
 }
 
 /* ------------------------------------------------------------------ backward */
@@ -485,16 +481,16 @@ template <typename P> static void backward(const struct call *c)
 			else
 				parts = backward_columns<plain_columns<stream>, stream>(c, m, d);
 		} else {
-			parts = norm_parts(m.rows, S::TEAMS, NORM_PARTS);
+			parts = norm_parts(context_of(c)->sm_count, m.rows, S::TEAMS,
+					   NORM_BLOCKS_PER_SM);
 			if (parts)
-				launch_pdl(context_of(c)->pdl,
+				launch_for(c,
 					   m.residual_pitch == width
 						   ? norm_backward_kernel<P, S, false>
 						   : norm_backward_kernel<P, S, true>,
-					   (unsigned)parts, BLOCK, 0, stream_of(c), m, d);
+					   (unsigned)parts, BLOCK, 0, m, d);
 		}
 	});
-	note_launch(c);
 	if (d.columns)
 		finish_columns(c, parts, d.columns, (const real *)d.partial,
 			       [=] __device__(int64_t column, real sum) {
@@ -505,19 +501,15 @@ template <typename P> static void backward(const struct call *c)
 			       });
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
 	const int64_t width = tensor_dim(n->in[0], -1), rows = tensor_count(n->in[0]) / width;
 
-	(void)threads;
-	return pass == PASS_BACKWARD ? (size_t)(norm_parts(rows, 1, MAX_PARTS) * 2 * width) *
-					       sizeof(typename P::real)
-				     : 0;
+	return pass == PASS_BACKWARD
+		       ? (size_t)(norm_parts(sms, rows, 1, MAX_BLOCKS_PER_SM) * 2 * width) *
+				 sizeof(typename P::real)
+		       : 0;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, recompute<P>, NULL, workspace<P> };
-}
-KERNELS(norm, set)
-KERNELS(norm_residual, set)
+KERNELS(norm, forward<P>, backward<P>, recompute<P>, NULL, workspace<P>)
+KERNELS(norm_residual, forward<P>, backward<P>, recompute<P>, NULL, workspace<P>)

@@ -138,12 +138,10 @@ template <typename R>
 static void launch_squares(const struct call *c, squares<R> *all, bool add, double *sums)
 {
 	if (all->parts) {
-		launch_pdl(context_of(c)->pdl, sum_squares_kernel<R>, (unsigned)all->parts, BLOCK,
-			   0, stream_of(c), *all, sum_work(c));
-		note_launch(c);
-		launch_pdl(context_of(c)->pdl, add_partial_squares_kernel<R>, (unsigned)all->sums,
-			   BLOCK, 0, stream_of(c), *all, (const double *)sum_work(c), add, sums);
-		note_launch(c);
+		launch_for(c, sum_squares_kernel<R>, (unsigned)all->parts, BLOCK, 0, *all,
+			   sum_work(c));
+		launch_for(c, add_partial_squares_kernel<R>, (unsigned)all->sums, BLOCK, 0, *all,
+			   (const double *)sum_work(c), add, sums);
 	}
 	*all = {};
 }
@@ -201,9 +199,7 @@ static void decide(const struct backend *b, const struct optim_rule *rule, struc
 {
 	const struct call c = update_call(b);
 
-	launch_pdl(context_of(&c)->pdl, optim_decide_kernel, 1, 1, 0, stream_of(&c), *rule, s,
-		   losses, n);
-	note_launch(&c);
+	launch_for(&c, optim_decide_kernel, 1, 1, 0, *rule, s, losses, n);
 }
 
 template <typename R>
@@ -393,7 +389,7 @@ static muon_scratch<R> alloc_muon(struct scratch *m, int64_t rows, int64_t colum
 /* Matrices that are updated together: at least one. */
 template <typename R> static int64_t muon_batch(int64_t rows, int64_t columns, int n)
 {
-	struct scratch one = { NULL, 0 };
+	struct scratch one = count_scratch(0);
 	int64_t max;
 
 	alloc_muon<R>(&one, rows, columns, 1);
@@ -403,7 +399,7 @@ template <typename R> static int64_t muon_batch(int64_t rows, int64_t columns, i
 
 template <typename R> static size_t muon_workspace(int64_t rows, int64_t columns, int n)
 {
-	struct scratch m = { NULL, 0 };
+	struct scratch m = count_scratch(0);
 
 	alloc_muon<R>(&m, rows, columns, muon_batch<R>(rows, columns, n));
 	return m.used;

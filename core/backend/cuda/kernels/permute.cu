@@ -59,8 +59,4 @@ template <typename P> static void backward(const struct call *c)
 		 [=] __device__(auto p) { dx.put(decltype(p){ of.in_x(p.first) }, dy[p]); });
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P> };
-}
-KERNELS(permute, set)
+KERNELS(permute, forward<P>, backward<P>)

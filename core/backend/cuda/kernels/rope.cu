@@ -168,9 +168,8 @@ static void rotate_many(const struct call *c, const rotation<P> &r, const struct
 	const struct items items = { divisor_of(per_head, dim[0] * dim[2] * per_head),
 				     strides_of(r.from, dim[2]), strides_of(r.to, dim[2]) };
 
-	launch_pdl(context_of(c)->pdl, rope_kernel<N, KIND, P>, p.blocks(), POSITION_THREADS, 0,
-		   stream_of(c), r, angles, p, items);
-	note_launch(c);
+	launch_for(c, rope_kernel<N, KIND, P>, p.blocks(), POSITION_THREADS, 0, r, angles, p,
+		   items);
 }
 
 /* With fewer pairs than this, each thread computes its own rotation. */
@@ -181,19 +180,16 @@ template <typename P> static void apply(const struct call *c, const rotation<P> 
 	const struct rope_attr *attr = (const struct rope_attr *)c->node->attr;
 	const struct angles angles = angles_of(c, attr->theta, (double)attr->width);
 	const int64_t *dim = c->node->in[0]->dim;
-	const auto of = all_of<P>(r.x, r.y);
 
 	if (dim[0] * dim[1] * dim[2] * r.half <= MANY_PAIRS || r.half > MAX_ROTATIONS ||
 	    !has_strides(r.from, dim[2]) || !has_strides(r.to, dim[2]))
 		rotate_few(c, r, angles);
-	else if ((dim[3] | r.half | r.from.pitch | r.to.pitch) % VEC != 0)
-		rotate_many<1, VEC_OF_ANY>(c, r, angles);
-	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
-		rotate_many<VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, r, angles);
-	else if (of.kind() == VEC_OF_REAL)
-		rotate_many<VEC, VEC_OF_REAL>(c, r, angles);
 	else
-		rotate_many<VEC, VEC_OF_ANY>(c, r, angles);
+		with_vec_form<P>(dim[3] | r.half | r.from.pitch | r.to.pitch, all_of<P>(r.x, r.y),
+				 [&](auto form) {
+					 rotate_many<decltype(form)::N, decltype(form)::KIND>(
+						 c, r, angles);
+				 });
 }
 
 static struct layout layout_of(const struct tensor *t)
@@ -224,8 +220,4 @@ template <typename P> static void backward(const struct call *c)
 		      layout_of(c->node->in[0]), -1, half_of(c->node), c->node->in[0]->dim[3] });
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, forward<P> };
-}
-KERNELS(rope, set)
+KERNELS(rope, forward<P>, backward<P>, forward<P>)

@@ -12,7 +12,7 @@
 /* The part of a row that passes the mask, and the threads that work on it. */
 struct row_part {
 	int64_t row, start, first, last; /* start: index of its first element in x */
-	int lane, lanes;
+	int thread, threads;
 };
 
 struct rowwise {
@@ -29,9 +29,9 @@ struct rowwise {
 		rows = tensor_count(x) / n;
 		queries = divisor_of(x->ndim > 1 ? tensor_dim(x, -2) : 1, rows);
 	}
-	__device__ struct row_part part(int64_t row, int lanes) const
+	__device__ struct row_part part(int64_t row, int threads) const
 	{
-		struct row_part p = { row, row * n, 0, n, (int)threadIdx.x % lanes, lanes };
+		struct row_part p = { row, row * n, 0, n, (int)threadIdx.x % threads, threads };
 
 		ROW_RANGE(mask, queries.remainder(row), queries.d, n, &p.first, &p.last);
 		return p;
@@ -47,7 +47,7 @@ template <bool WHOLE_BLOCK, typename R, typename Op> static __device__ R reduce_
 template <int N, typename F>
 static __device__ void each_row_vec(const struct row_part &p, int64_t first, int64_t last, F f)
 {
-	for (int64_t i = first / N * N + p.lane * N; i < last; i += p.lanes * N)
+	for (int64_t i = first / N * N + p.thread * N; i < last; i += p.threads * N)
 		f(vec_index<N>{ p.start + i });
 }
 
@@ -94,7 +94,7 @@ template <typename P, typename OP> struct row_forward {
 			s = reduce_row<WHOLE_BLOCK>(s, add_values());
 		}
 		if constexpr (OP::ROWS) {
-			if (p.lane == 0)
+			if (p.thread == 0)
 				y[p.row] = OP::forward(0, 0, m, s);
 			return;
 		}
@@ -169,23 +169,21 @@ template <int N, bool WHOLE_BLOCK, typename F>
 static __global__ void row_formula_kernel(struct replicas replicas, const __grid_constant__ F given)
 {
 	const auto &f = replicas.own(given);
-	constexpr int LANES = WHOLE_BLOCK ? BLOCK : WARP;
-	const int64_t step = (int64_t)gridDim.x * (BLOCK / LANES);
+	constexpr int THREADS = WHOLE_BLOCK ? BLOCK : WARP;
+	const int64_t step = (int64_t)gridDim.x * (BLOCK / THREADS);
 
 	pdl_wait();
-	for (int64_t row = (int64_t)blockIdx.x * (BLOCK / LANES) + threadIdx.x / LANES;
+	for (int64_t row = (int64_t)blockIdx.x * (BLOCK / THREADS) + threadIdx.x / THREADS;
 	     row < f.of.rows; row += step)
-		f.template operator()<N, WHOLE_BLOCK>(f.of.part(row, LANES));
+		f.template operator()<N, WHOLE_BLOCK>(f.of.part(row, THREADS));
 }
 
 template <int N, bool WHOLE_BLOCK, typename F> static void launch(const struct call *c, const F &f)
 {
 	const int64_t rows = WHOLE_BLOCK ? 1 : BLOCK / WARP, blocks = (f.of.rows + rows - 1) / rows;
 
-	launch_pdl(context_of(c)->pdl, row_formula_kernel<N, WHOLE_BLOCK, F>,
-		   (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), BLOCK, 0, stream_of(c),
-		   f);
-	note_launch(c);
+	launch_for(c, row_formula_kernel<N, WHOLE_BLOCK, F>,
+		   (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), BLOCK, 0, f);
 }
 
 template <typename F> static void each_formula_row(const struct call *c, const F &f)

@@ -154,7 +154,7 @@ static void start_means(const struct call *c, const struct token_blocks &blocks,
 template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	real *starts = alloc_starts<P>(&m, c->node, PASS_FORWARD), *so_far = real_output<P>(c, 1);
 	const struct token_blocks p = token_blocks_of_node(c->node, PASS_FORWARD);
 	const auto x = input<P>(c, 0);
@@ -257,7 +257,7 @@ static void start_sums(const struct call *c, const struct token_blocks &blocks, 
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	real *starts = alloc_starts<P>(&m, c->node, PASS_BACKWARD);
 	const struct token_blocks p = token_blocks_of_node(c->node, PASS_BACKWARD);
 	const auto dy = output_gradient<P>(c, 0);
@@ -270,8 +270,4 @@ template <typename P> static void backward(const struct call *c)
 	with_load_type(dy, p.C, running_mean_gradient<P>{ c, p, dy, starts });
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_starts<P>> };
-}
-KERNELS(running_mean, set)
+KERNELS(running_mean, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_starts<P>>)

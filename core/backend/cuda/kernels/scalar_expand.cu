@@ -23,8 +23,8 @@ template <typename P> static void backward(const struct call *c)
 	const struct coupling k = coupling_of(c->node, c->node->out[0], c->node->in[0]);
 	const auto x = input<P>(c, 0), s = input<P>(c, 1), dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), ds = input_gradient<P>(c, 1);
-	struct scratch m = { (char *)c->work, 0 };
-	void *columns = m.alloc<real>(column_scratch(k.tokens, k.hidden));
+	struct scratch m = scratch_of(c);
+	void *columns = m.alloc<real>(column_scratch(m.sms, k.tokens, k.hidden));
 	real *df = m.alloc<real>(k.hidden);
 
 	if (dx)
@@ -48,16 +48,12 @@ template <typename P> static void backward(const struct call *c)
 	sum_scalars<P>(c, df, k.hidden, k.scalars, ds);
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
-	(void)threads;
 	return pass == PASS_BACKWARD
-		       ? coupling_work<P>(coupling_of(n, n->out[0], n->in[0]).tokens, n->out[0])
+		       ? coupling_work<P>(sms, coupling_of(n, n->out[0], n->in[0]).tokens,
+					  n->out[0])
 		       : 0;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, forward<P>, NULL, workspace<P> };
-}
-KERNELS(scalar_expand, set)
+KERNELS(scalar_expand, forward<P>, backward<P>, forward<P>, NULL, workspace<P>)

@@ -91,7 +91,7 @@ template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct node *n = c->node;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const scan_blocks<real> s = alloc_blocks<P>(&m, n, PASS_FORWARD);
 	const struct tokens bs = tokens_of(n->in[0]), as = tokens_of(n->in[n->n_in - 1]);
 	const auto b = input<P>(c, 0), a = n->n_in > 1 ? input<P>(c, 1) : input_view<P>{};
@@ -122,7 +122,7 @@ template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
 	const struct node *n = c->node;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const scan_blocks<real> s = alloc_blocks<P>(&m, n, PASS_BACKWARD);
 	const struct tokens bs = tokens_of(n->in[0]), as = tokens_of(n->in[n->n_in - 1]);
 	const bool gated = n->n_in > 1;
@@ -152,9 +152,5 @@ template <typename P> static void backward(const struct call *c)
 		});
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_blocks<P>> };
-}
-KERNELS(cumsum, set)
-KERNELS(scan, set)
+KERNELS(cumsum, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_blocks<P>>)
+KERNELS(scan, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_blocks<P>>)

@@ -47,8 +47,4 @@ template <typename P> static void backward(const struct call *c)
 	});
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P> };
-}
-KERNELS(shift, set)
+KERNELS(shift, forward<P>, backward<P>)

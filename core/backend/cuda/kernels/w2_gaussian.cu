@@ -93,11 +93,11 @@ struct row {
 };
 
 /*
- * Channels [first, last) of a side, for one launch; `lanes` threads share a head.  All are int, to
- * save registers.
+ * Channels [first, last) of a side, for one launch; `head_threads` threads share a head.  All are
+ * int, to save registers.
  */
 struct channel_range {
-	int first, last, lanes;
+	int first, last, head_threads;
 };
 
 template <typename P, int SIDES, int N, enum vec_kind KIND, typename Head>
@@ -115,18 +115,19 @@ static __global__ void w2_gaussian_kernel(struct replicas replicas,
 	__shared__ real cosine[SIDES == 2 ? MAX_ROTATIONS : 1],
 		sine[SIDES == 2 ? MAX_ROTATIONS : 1];
 	const struct block_heads heads = p.of_block();
-	const int lane = threadIdx.x % of.lanes;
+	const int thread = threadIdx.x % of.head_threads;
 	/* f(row, whether it exists), the same number of times in every thread */
 	const auto each_head = [&](auto f) {
-		for (int64_t first = 0; first < heads.n; first += POSITION_THREADS / of.lanes) {
-			const int64_t i = first + threadIdx.x / of.lanes;
+		for (int64_t first = 0; first < heads.n;
+		     first += POSITION_THREADS / of.head_threads) {
+			const int64_t i = first + threadIdx.x / of.head_threads;
 
 			f(head.of.row_at(heads[i]), i < heads.n);
 		}
 	};
 	/* f(channel) for the thread's channels of a head */
 	const auto each_channel = [&](bool exists, auto f) {
-		for (int i = of.first + lane * N; exists && i < of.last; i += of.lanes * N)
+		for (int i = of.first + thread * N; exists && i < of.last; i += of.head_threads * N)
 			f(i);
 	};
 
@@ -142,9 +143,9 @@ static __global__ void w2_gaussian_kernel(struct replicas replicas,
 			sum += head.template apply<SIDES, N, KIND>(
 				at, i, { cosine + rotation, sine + rotation });
 		});
-		for (int bit = of.lanes / 2; bit > 0; bit /= 2)
+		for (int bit = of.head_threads / 2; bit > 0; bit /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, bit);
-		if (exists && lane == 0)
+		if (exists && thread == 0)
 			head.finish(at, sum, of.first > 0);
 	});
 }
@@ -156,18 +157,17 @@ static void launch_heads(const struct call *c, const Head &head)
 	const int width = (int)c->node->in[0]->dim[3] / 2, side = width / SIDES;
 	const int max = SIDES == 2 ? MAX_ROTATIONS : side;
 	const struct positions p = positions_of(c->node->in[0]);
-	int lanes = 1;
+	int head_threads = 1;
 
-	while (lanes < WARP && lanes * N < side)
-		lanes *= 2;
+	while (head_threads < WARP && head_threads * N < side)
+		head_threads *= 2;
 	for (int first = 0; first < side; first += max) {
 		const struct channel_range of = { first, first + max < side ? first + max : side,
-						  lanes };
+						  head_threads };
 
-		launch_pdl(context_of(c)->pdl, w2_gaussian_kernel<P, SIDES, N, KIND, Head>,
-			   p.blocks(), POSITION_THREADS, 0, stream_of(c), p,
-			   angles_of(c, attr->theta, (double)width), of, head);
-		note_launch(c);
+		launch_for(c, w2_gaussian_kernel<P, SIDES, N, KIND, Head>, p.blocks(),
+			   POSITION_THREADS, 0, p, angles_of(c, attr->theta, (double)width), of,
+			   head);
 	}
 }
 
@@ -481,7 +481,7 @@ template <typename P> static void backward_wasserstein(const struct call *c)
 	const auto temperatures = temperatures_of<P>(c);
 	const auto dy = output_gradient<P>(c, 0);
 	const auto dx = input_gradient<P>(c, 0), dtau = input_gradient<P>(c, 1);
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const backward_work<P> work = alloc_work<P>(&m, c->node, PASS_BACKWARD);
 
 	const auto *dbias = real_output_gradient<P>(c, 1);
@@ -517,8 +517,4 @@ template <typename P> static void backward(const struct call *c)
 				 whitened_gradient<P>{ of, dy, real_output_gradient<P>(c, 1), dx });
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, forward<P>, NULL, workspace_of<alloc_work<P>> };
-}
-KERNELS(w2_gaussian, set)
+KERNELS(w2_gaussian, forward<P>, backward<P>, forward<P>, NULL, workspace_of<alloc_work<P>>)

@@ -115,7 +115,7 @@ static void softmax_rows(const struct call *c, const contrast<typename P::real> 
 template <typename P> static void forward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const contrast<real> k = alloc_contrast<P>(&m, c->node, PASS_FORWARD);
 	const int64_t pairs = k.count * (k.heads - 1);
 	auto *loss = real_output<P>(c, 0), *similarity = real_output<P>(c, 1);
@@ -151,7 +151,7 @@ template <typename P> static void forward(const struct call *c)
 template <typename P> static void backward(const struct call *c)
 {
 	typedef typename P::real real;
-	struct scratch m = { (char *)c->work, 0 };
+	struct scratch m = scratch_of(c);
 	const contrast<real> k = alloc_contrast<P>(&m, c->node, PASS_BACKWARD);
 	const int64_t columns = k.heads * k.width, n = k.batch * k.length * columns;
 	const struct divisor per_token = divisor_of(columns, n), length = divisor_of(k.length, n);
@@ -195,8 +195,4 @@ template <typename P> static void backward(const struct call *c)
 	});
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_contrast<P>> };
-}
-KERNELS(ws_contrast, set)
+KERNELS(ws_contrast, forward<P>, backward<P>, NULL, NULL, workspace_of<alloc_contrast<P>>)

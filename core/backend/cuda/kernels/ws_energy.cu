@@ -50,14 +50,10 @@ template <typename P> static void backward(const struct call *c)
 	});
 }
 
-template <typename P> static size_t workspace(const struct node *n, enum pass pass, int threads)
+template <typename P> static size_t workspace(const struct node *n, enum pass pass, int sms)
 {
-	(void)n, (void)threads;
+	(void)n, (void)sms;
 	return pass == PASS_FORWARD ? SUM_WORK : 0;
 }
 
-template <typename P> static constexpr struct kernels set()
-{
-	return { forward<P>, backward<P>, NULL, NULL, workspace<P> };
-}
-KERNELS(ws_energy, set)
+KERNELS(ws_energy, forward<P>, backward<P>, NULL, NULL, workspace<P>)

@@ -11,11 +11,11 @@
 
 /*
  * A thread owns N columns.  It loads ROWS rows at a time; AHEAD: it loads the next rows while it
- * computes with the current ones.  BLOCKS: blocks per SM at the maximum number of threads.  PARTS:
- * blocks of the grid.
+ * computes with the current ones.  BLOCKS: blocks per SM at the maximum number of threads.
+ * PER_SM: of the grid.
  */
-template <int N_, int ROWS_, int BLOCKS_, int PARTS_, bool AHEAD_> struct column_shape {
-	static constexpr int N = N_, ROWS = ROWS_, BLOCKS = BLOCKS_, PARTS = PARTS_;
+template <int N_, int ROWS_, int BLOCKS_, int PER_SM_, bool AHEAD_> struct column_shape {
+	static constexpr int N = N_, ROWS = ROWS_, BLOCKS = BLOCKS_, PER_SM = PER_SM_;
 	static constexpr int MAX_THREADS = ROW_VEC * WARP * MAX_VECS<float> / N;
 	static constexpr bool AHEAD = AHEAD_;
 };
@@ -217,14 +217,15 @@ static __global__ void __launch_bounds__(C::MAX_THREADS, C::BLOCKS)
 template <typename S> static constexpr bool BY_COLUMNS = S::N > 1 && S::K > 2 && S::TEAM == WARP;
 
 template <typename X>
-using plain_columns = column_shape<ROW_VEC, 2, (sizeof(X) > 4 ? 1 : 3), NORM_PARTS, false>;
+using plain_columns = column_shape<ROW_VEC, 2, (sizeof(X) > 4 ? 1 : 3), NORM_BLOCKS_PER_SM, false>;
 
 /*
  * In bfloat16 a row has few bytes, so a thread loads the next row ahead to keep enough in flight.
  */
 template <typename X>
-using column_shape_of = std::conditional_t<(sizeof(X) < 4), column_shape<8, 1, 6, MAX_PARTS, true>,
-					   plain_columns<X>>;
+using column_shape_of =
+	std::conditional_t<(sizeof(X) < 4), column_shape<8, 1, 6, MAX_BLOCKS_PER_SM, true>,
+			   plain_columns<X>>;
 
 /* Returns the number of blocks, which is that of partial sums. */
 template <typename C, typename X, typename Y, typename P>
@@ -232,11 +233,11 @@ static int64_t launch_columns_of(const struct call *c, const norm_call<P> &m,
 				 const norm_gradients<P> &d)
 {
 	const int64_t threads = (m.width + C::N * WARP - 1) / (C::N * WARP) * WARP;
-	const int64_t parts = norm_parts(m.rows, C::ROWS, C::PARTS);
+	const int64_t parts = norm_parts(context_of(c)->sm_count, m.rows, C::ROWS, C::PER_SM);
 
 	if (parts)
-		launch_pdl(context_of(c)->pdl, norm_backward_columns_kernel<P, X, Y, C>,
-			   (unsigned)parts, (int)threads, 0, stream_of(c), m, d);
+		launch_for(c, norm_backward_columns_kernel<P, X, Y, C>, (unsigned)parts,
+			   (int)threads, 0, m, d);
 	return parts;
 }
 

@@ -230,16 +230,18 @@ template <typename P> struct norm_gradients {
 
 /*
  * Blocks of the backward pass, each with partial sums of dw and db.  Their number depends only on
- * the shape.  A large GPU runs this many at a time; replicas fill it together.
+ * the shape and the GPU, which runs so many at a time; replicas fill it together.
  */
-#define NORM_PARTS (REPLICA_FORM ? 32 : 528)
-#define MAX_PARTS (2 * NORM_PARTS) /* for small blocks */
+#define NORM_BLOCKS_PER_SM 4
+#define MAX_BLOCKS_PER_SM (2 * NORM_BLOCKS_PER_SM) /* for small blocks */
+#define REPLICA_SMS 8				   /* multiprocessors for one of many replicas */
 
-static int64_t norm_parts(int64_t rows, int64_t teams, int64_t parts)
+static int64_t norm_parts(int sms, int64_t rows, int64_t teams, int per_sm)
 {
 	const int64_t max = (rows + teams - 1) / teams;
+	const int64_t resident = (int64_t)per_sm * (REPLICA_FORM ? REPLICA_SMS : sms);
 
-	return max < parts ? max : parts;
+	return max < resident ? max : resident;
 }
 
 #endif

@@ -27,11 +27,12 @@ static inline struct coupling coupling_of(const struct node *n, const struct ten
 }
 
 /* Bytes of scratch memory for the column sums over all tokens, and for their result. */
-template <typename P> static size_t coupling_work(int64_t tokens, const struct tensor *columns)
+template <typename P>
+static size_t coupling_work(int sms, int64_t tokens, const struct tensor *columns)
 {
-	struct scratch m = { NULL, 0 };
+	struct scratch m = count_scratch(sms);
 
-	m.alloc<typename P::real>(column_scratch(tokens, columns->dim[2]));
+	m.alloc<typename P::real>(column_scratch(sms, tokens, columns->dim[2]));
 	m.alloc<typename P::real>(columns->dim[2]);
 	return m.used;
 }

@@ -34,10 +34,8 @@ template <typename F> static void each(const struct call *c, int64_t n, F f)
 
 	if (n == 0)
 		return;
-	launch_pdl(context_of(c)->pdl, elementwise_kernel<F>,
-		   (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), BLOCK, 0, stream_of(c), n,
-		   f);
-	note_launch(c);
+	launch_for(c, elementwise_kernel<F>, (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS),
+		   BLOCK, 0, n, f);
 }
 
 template <int N, enum vec_kind KIND, typename F>
@@ -56,10 +54,8 @@ static void launch_vecs(const struct call *c, int64_t vecs, F f)
 {
 	const int64_t blocks = (vecs + BLOCK - 1) / BLOCK;
 
-	launch_pdl(context_of(c)->pdl, vectorized_elementwise_kernel<N, KIND, F>,
-		   (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), BLOCK, 0, stream_of(c),
-		   vecs, f);
-	note_launch(c);
+	launch_for(c, vectorized_elementwise_kernel<N, KIND, F>,
+		   (unsigned)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS), BLOCK, 0, vecs, f);
 }
 
 /*
@@ -79,23 +75,37 @@ template <typename F> static void each_vec(const struct call *c, int64_t n, int6
 		launch_vecs<1>(c, n, f);
 }
 
+template <int N_, enum vec_kind KIND_>
+struct vec_form {
+	static constexpr int N = N_; static constexpr enum vec_kind KIND = KIND_;
+};
+
 /*
- * The same for an f that accesses only the tensors of all_of<P>(...).  If they share one type and
- * are aligned, the compiler knows it, and no load waits for a branch.
+ * Calls use(form) with the form of the vectors of these tensors: if they share one type and are
+ * aligned, the compiler knows it, and no load waits for a branch.
  */
+template <typename P, typename F>
+static void with_vec_form(int64_t width, const tensors<P> &of, F use)
+{
+	if (width % VEC != 0)
+		use(vec_form<1, VEC_OF_ANY>());
+	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
+		use(vec_form < VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL > ());
+	else if (of.kind() == VEC_OF_REAL)
+		use(vec_form<VEC, VEC_OF_REAL>());
+	else
+		use(vec_form<VEC, VEC_OF_ANY>());
+}
+
+/* each_vec() for an f that accesses only the tensors of all_of<P>(...). */
 template <typename P, typename F>
 static void each_vec(const struct call *c, int64_t n, int64_t width, const tensors<P> &of, F f)
 {
 	if (n == 0)
 		return;
-	if (width % VEC != 0)
-		launch_vecs<1>(c, n, f);
-	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
-		launch_vecs<VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, n / VEC, f);
-	else if (of.kind() == VEC_OF_REAL)
-		launch_vecs<VEC, VEC_OF_REAL>(c, n / VEC, f);
-	else
-		launch_vecs<VEC>(c, n / VEC, f);
+	with_vec_form<P>(width, of, [&](auto form) {
+		launch_vecs<decltype(form)::N, decltype(form)::KIND>(c, n / decltype(form)::N, f);
+	});
 }
 
 template <typename F>
@@ -115,10 +125,8 @@ template <typename F> static void each_row(const struct call *c, int64_t rows, F
 {
 	if (rows == 0)
 		return;
-	launch_pdl(context_of(c)->pdl, rowwise_kernel<F>,
-		   (unsigned)(rows < MAX_BLOCKS ? rows : MAX_BLOCKS), BLOCK, 0, stream_of(c), rows,
-		   f);
-	note_launch(c);
+	launch_for(c, rowwise_kernel<F>, (unsigned)(rows < MAX_BLOCKS ? rows : MAX_BLOCKS), BLOCK,
+		   0, rows, f);
 }
 
 /* Elements per block: one per thread, until there are more blocks than a GPU runs at a time. */
@@ -173,9 +181,7 @@ static void each_of_buffers(const struct call *c, const L &list, int64_t total, 
 
 	if (total == 0)
 		return;
-	launch_pdl(context_of(c)->pdl, multi_buffer_kernel<L, F>, (unsigned)blocks, BLOCK, 0,
-		   stream_of(c), list, total, part, f);
-	note_launch(c);
+	launch_for(c, multi_buffer_kernel<L, F>, (unsigned)blocks, BLOCK, 0, list, total, part, f);
 }
 
 #endif

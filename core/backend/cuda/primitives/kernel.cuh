@@ -28,15 +28,19 @@ extern "C" {
 #include "core/backend/cuda/primitives/elementwise.cuh"
 #include "core/backend/cuda/primitives/reduce.cuh"
 
-/* Defines the tables of an op that the backend looks up: `set<P>()` for each precision. */
-#define KERNELS(name, set)                                                  \
-	extern "C" {                                                        \
-	extern const struct kernels cuda_##name##_f32;                      \
-	extern const struct kernels cuda_##name##_f64;                      \
-	extern const struct kernels cuda_##name##_bf16;                     \
-	const struct kernels cuda_##name##_f32 = set<single_precision>();   \
-	const struct kernels cuda_##name##_f64 = set<double_precision>();   \
-	const struct kernels cuda_##name##_bf16 = set<bfloat16_products>(); \
+/* Defines the tables of an op that the backend looks up: a struct kernels for each precision P. */
+#define KERNELS(name, ...)                                                             \
+	template <typename P> static constexpr struct kernels name##_kernels()         \
+	{                                                                              \
+		return { __VA_ARGS__ };                                                \
+	}                                                                              \
+	extern "C" {                                                                   \
+	extern const struct kernels cuda_##name##_f32;                                 \
+	extern const struct kernels cuda_##name##_f64;                                 \
+	extern const struct kernels cuda_##name##_bf16;                                \
+	const struct kernels cuda_##name##_f32 = name##_kernels<single_precision>();   \
+	const struct kernels cuda_##name##_f64 = name##_kernels<double_precision>();   \
+	const struct kernels cuda_##name##_bf16 = name##_kernels<bfloat16_products>(); \
 	}
 
 /* ------------------------------------------------------------ learned or constant factor */
@@ -68,6 +72,7 @@ static scalar_factor<typename P::real> factor(const struct call *c, int learned)
 /* Allocates from c->work, aligned to 256 bytes.  With `at` NULL it only counts bytes. */
 struct scratch {
 	char *at;
+	int sms; /* multiprocessors of the GPU */
 	size_t used;
 
 	template <typename R> R *alloc(int64_t elements)
@@ -79,13 +84,22 @@ struct scratch {
 	}
 };
 
-/* The `workspace` function of kernels whose `alloc_all` allocates all scratch memory of a pass. */
-template <auto alloc_all>
-static size_t workspace_of(const struct node *n, enum pass pass, int threads)
+static inline struct scratch scratch_of(const struct call *c)
 {
-	struct scratch m = { NULL, 0 };
+	return { (char *)c->work, context_of(c)->sm_count, 0 };
+}
 
-	(void)threads;
+/* To count bytes. */
+static inline struct scratch count_scratch(int sms)
+{
+	return { NULL, sms, 0 };
+}
+
+/* The `workspace` function of kernels whose `alloc_all` allocates all scratch memory of a pass. */
+template <auto alloc_all> static size_t workspace_of(const struct node *n, enum pass pass, int sms)
+{
+	struct scratch m = count_scratch(sms);
+
 	alloc_all(&m, n, pass);
 	return m.used;
 }

@@ -108,49 +108,20 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t (&x)[4], uint32_t
 
 /* ------------------------------------------------------------------ arithmetic */
 
-/* 2^x, within 2 ulp; denormal results become 0. */
-static __device__ __forceinline__ float ex2_approx(float x)
-{
-	float y;
-
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
-/* 1 / x, within 1 ulp. */
-static __device__ __forceinline__ float rcp_approx(float x)
-{
-	float y;
-
-	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
-/* log2(x), with an error of 2^-22 for x in [1/2, 2]. */
-static __device__ __forceinline__ float lg2_approx(float x)
-{
-	float y;
-
-	asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
-/* sin(x) and cos(x), with an error of 2^-20 for x in [-pi, pi]. */
-static __device__ __forceinline__ float sin_approx(float x)
-{
-	float y;
-
-	asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
-static __device__ __forceinline__ float cos_approx(float x)
-{
-	float y;
-
-	asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
+#define APPROXIMATION(name, instruction)                                       \
+	static __device__ __forceinline__ float name(float x)                  \
+	{                                                                      \
+		float y;                                                       \
+                                                                               \
+		asm(instruction ".approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); \
+		return y;                                                      \
+	}
+APPROXIMATION(ex2_approx, "ex2") /* 2^x, within 2 ulp; denormal results become 0 */
+APPROXIMATION(rcp_approx, "rcp") /* 1 / x, within 1 ulp */
+APPROXIMATION(lg2_approx, "lg2") /* log2(x), with an error of 2^-22 for x in [1/2, 2] */
+APPROXIMATION(sin_approx, "sin") /* of x in [-pi, pi], with an error of 2^-20 */
+APPROXIMATION(cos_approx, "cos")
+#undef APPROXIMATION
 
 /* ------------------------------------------------------- asynchronous copies */
 

@@ -154,9 +154,8 @@ static __global__ void reduce_kernel(struct replicas replicas, int64_t n,
 template <typename F, typename G>
 static void sum_all(const struct call *c, int64_t n, F value, void *work, G finish)
 {
-	launch_pdl(context_of(c)->pdl, reduce_kernel<F, G>, SUM_PARTS, BLOCK, 0, stream_of(c), n,
-		   value, (double *)work, context_of(c)->arrivals, finish);
-	note_launch(c);
+	launch_for(c, reduce_kernel<F, G>, SUM_PARTS, BLOCK, 0, n, value, (double *)work,
+		   context_of(c)->arrivals, finish);
 }
 
 template <int N, enum vec_kind KIND, typename F, typename G>
@@ -172,50 +171,45 @@ template <typename P, typename F, typename G>
 static void sum_vecs(const struct call *c, int64_t n, const tensors<P> &of, F value, void *work,
 		     G finish)
 {
-	if (n % VEC != 0)
-		sum_vecs_of<1, VEC_OF_ANY>(c, n, value, work, finish);
-	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
-		sum_vecs_of<VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, n, value, work, finish);
-	else if (of.kind() == VEC_OF_REAL)
-		sum_vecs_of<VEC, VEC_OF_REAL>(c, n, value, work, finish);
-	else
-		sum_vecs_of<VEC, VEC_OF_ANY>(c, n, value, work, finish);
+	with_vec_form<P>(n, of, [&](auto form) {
+		sum_vecs_of<decltype(form)::N, decltype(form)::KIND>(c, n, value, work, finish);
+	});
 }
 
 /* -------------------------------------------------- sums of columns */
 
 /*
  * The rows of a column sum are split into parts, one per blockIdx.y.  Their number depends only on
- * the shape: enough blocks for a large GPU, but no part of few rows.  One part needs no second
- * launch.
+ * the shape and the GPU: enough blocks to fill it, but no part of few rows.  One part needs no
+ * second launch.
  */
-#define COLUMN_BLOCKS 512
+#define COLUMN_BLOCKS_PER_SM 4
 #define COLUMN_ROWS 64 /* minimum rows of a part, if there are several */
 
-static inline int64_t column_parts(int64_t rows, int64_t columns)
+static inline int64_t column_parts(int sms, int64_t rows, int64_t columns)
 {
 	const int64_t blocks = (columns + WARP * VEC - 1) / (WARP * VEC);
-	const int64_t wanted = (COLUMN_BLOCKS + blocks - 1) / blocks;
+	const int64_t wanted = (blocks_to_fill(sms, COLUMN_BLOCKS_PER_SM) + blocks - 1) / blocks;
 	const int64_t max = rows <= 4 * COLUMN_ROWS ? 1 : rows / COLUMN_ROWS;
 
 	return wanted < max ? wanted : max;
 }
 
 /* Elements of scratch memory for sum_columns(). */
-static inline int64_t column_scratch(int64_t rows, int64_t columns)
+static inline int64_t column_scratch(int sms, int64_t rows, int64_t columns)
 {
-	return column_parts(rows, columns) * columns;
+	return column_parts(sms, rows, columns) * columns;
 }
 
 /*
- * A block has `lanes` threads across the columns and BLOCK / lanes threads down the rows.  Adds the
- * sums of the latter in a fixed tree; the first `lanes` threads get the result.
+ * A block has `across` threads across the columns and BLOCK / across threads down the rows.  Adds
+ * the sums of the latter in a fixed tree; the first `across` threads get the result.
  */
-template <typename R, int N> static __device__ vec<R, N> add_slices(vec<R, N> sum, int lanes)
+template <typename R, int N> static __device__ vec<R, N> add_slices(vec<R, N> sum, int across)
 {
 	__shared__ R other[N][BLOCK];
 
-	for (int half = BLOCK / 2; half >= lanes; half /= 2) {
+	for (int half = BLOCK / 2; half >= across; half /= 2) {
 		__syncthreads();
 #pragma unroll
 		for (int k = 0; k < N; k++)
@@ -232,14 +226,14 @@ template <typename R, int N> static __device__ vec<R, N> add_slices(vec<R, N> su
 
 template <typename R, int N, enum vec_kind KIND, typename F, typename G>
 static __global__ void column_reduce_kernel(struct replicas replicas, int64_t rows, int64_t columns,
-					    int lanes, const __grid_constant__ F given_value,
+					    int across, const __grid_constant__ F given_value,
 					    R *partial, const __grid_constant__ G given_finish)
 {
 	replicas.to_own(partial);
 	const auto &value = replicas.own(given_value);
 	const auto &finish = replicas.own(given_finish);
 	const int64_t parts = gridDim.y, part = blockIdx.y, last = rows * (part + 1) / parts;
-	const int64_t column = ((int64_t)blockIdx.x * lanes + threadIdx.x % lanes) * N;
+	const int64_t column = ((int64_t)blockIdx.x * across + threadIdx.x % across) * N;
 	vec<R, N> sum = {};
 
 	pdl_wait();
@@ -247,8 +241,8 @@ static __global__ void column_reduce_kernel(struct replicas replicas, int64_t ro
 		/*
 		 * the trip count is known before the loop, so loads of several iterations overlap
 		 */
-		const int64_t first = rows * part / parts + threadIdx.x / lanes,
-			      step = BLOCK / lanes;
+		const int64_t first = rows * part / parts + threadIdx.x / across,
+			      step = BLOCK / across;
 		const int64_t iterations = first < last ? (last - first - 1) / step + 1 : 0;
 
 #pragma unroll 4
@@ -260,8 +254,8 @@ static __global__ void column_reduce_kernel(struct replicas replicas, int64_t ro
 				sum[k] += x[k];
 		}
 	}
-	sum = add_slices(sum, lanes);
-	if ((int)threadIdx.x >= lanes || column >= columns)
+	sum = add_slices(sum, across);
+	if ((int)threadIdx.x >= across || column >= columns)
 		return;
 #pragma unroll
 	for (int k = 0; k < N; k++) {
@@ -302,25 +296,23 @@ template <typename R, typename G>
 static void finish_columns(const struct call *c, int64_t parts, int64_t columns, const R *partial,
 			   G finish)
 {
-	launch_pdl(context_of(c)->pdl, column_reduce_finish_kernel<R, G>,
-		   (unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS), BLOCK, 0,
-		   stream_of(c), parts, columns, partial, finish);
-	note_launch(c);
+	launch_for(c, column_reduce_finish_kernel<R, G>,
+		   (unsigned)((columns + FINISH_COLUMNS - 1) / FINISH_COLUMNS), BLOCK, 0, parts,
+		   columns, partial, finish);
 }
 
 template <typename R, int N, enum vec_kind KIND = VEC_OF_ANY, typename F, typename G>
 static void launch_columns(const struct call *c, int64_t rows, int64_t columns, F value, R *work,
 			   G finish)
 {
-	const int64_t parts = column_parts(rows, columns);
-	int lanes = 1;
+	const int64_t parts = column_parts(context_of(c)->sm_count, rows, columns);
+	int across = 1;
 
-	while (lanes < WARP && lanes * N < columns)
-		lanes *= 2;
-	launch_pdl(context_of(c)->pdl, column_reduce_kernel<R, N, KIND, F, G>,
-		   dim3((unsigned)((columns + lanes * N - 1) / (lanes * N)), (unsigned)parts),
-		   BLOCK, 0, stream_of(c), rows, columns, lanes, value, work, finish);
-	note_launch(c);
+	while (across < WARP && across * N < columns)
+		across *= 2;
+	launch_for(c, column_reduce_kernel<R, N, KIND, F, G>,
+		   dim3((unsigned)((columns + across * N - 1) / (across * N)), (unsigned)parts),
+		   BLOCK, 0, rows, columns, across, value, work, finish);
 	if (parts > 1)
 		finish_columns(c, parts, columns, (const R *)work, finish);
 }
@@ -338,15 +330,10 @@ static void sum_column_vecs(const struct call *c, int64_t rows, int64_t columns,
 
 	if (columns == 0)
 		return;
-	if (columns % VEC != 0)
-		launch_columns<R, 1>(c, rows, columns, value, (R *)work, finish);
-	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
-		launch_columns<R, VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(
-			c, rows, columns, value, (R *)work, finish);
-	else if (of.kind() == VEC_OF_REAL)
-		launch_columns<R, VEC, VEC_OF_REAL>(c, rows, columns, value, (R *)work, finish);
-	else
-		launch_columns<R, VEC>(c, rows, columns, value, (R *)work, finish);
+	with_vec_form<P>(columns, of, [&](auto form) {
+		launch_columns<R, decltype(form)::N, decltype(form)::KIND>(c, rows, columns, value,
+									   (R *)work, finish);
+	});
 }
 
 /* The same for value(row, column), which returns one element. */

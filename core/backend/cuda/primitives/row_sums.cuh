@@ -1,8 +1,8 @@
 /*
  * Sums over the channels of each head, and over the tokens of each head.
  *
- * A row is one head of one token, numbered [token, head].  Rows are short, so `lanes` threads of a
- * warp share a row, and a warp serves several rows.  Memory bandwidth bounds both sums.
+ * A row is one head of one token, numbered [token, head].  Rows are short, so `row_threads` threads
+ * of a warp share a row, and a warp serves several rows.  Memory bandwidth bounds both sums.
  */
 #ifndef CUDA_PRIMITIVES_ROW_SUMS_CUH
 #define CUDA_PRIMITIVES_ROW_SUMS_CUH
@@ -12,24 +12,24 @@
 
 template <typename R, int N, enum vec_kind KIND, typename F, typename G>
 static __global__ void row_reduce_kernel(struct replicas replicas, int64_t rows, int64_t width,
-					 int lanes, const __grid_constant__ F given_value,
+					 int row_threads, const __grid_constant__ F given_value,
 					 const __grid_constant__ G given_finish)
 {
 	const auto &value = replicas.own(given_value);
 	const auto &finish = replicas.own(given_finish);
-	const int64_t rows_per_pass = BLOCK / lanes, step = gridDim.x * rows_per_pass;
-	const int lane = threadIdx.x % lanes;
+	const int64_t rows_per_pass = BLOCK / row_threads, step = gridDim.x * rows_per_pass;
+	const int thread = threadIdx.x % row_threads;
 
 	pdl_wait();
 	for (int64_t first = blockIdx.x * rows_per_pass; first < rows; first += step) {
-		const int64_t row = first + threadIdx.x / lanes;
+		const int64_t row = first + threadIdx.x / row_threads;
 		R sum = 0;
 
-		for (int64_t i = lane * N; row < rows && i < width; i += lanes * N)
+		for (int64_t i = thread * N; row < rows && i < width; i += row_threads * N)
 			sum += value(row, vec_index<N, KIND>{ row * width + i });
-		for (int bit = lanes / 2; bit > 0; bit /= 2)
+		for (int bit = row_threads / 2; bit > 0; bit /= 2)
 			sum += __shfl_xor_sync(0xffffffffu, sum, bit);
-		if (row < rows && lane == 0)
+		if (row < rows && thread == 0)
 			finish(row, sum);
 	}
 }
@@ -40,18 +40,17 @@ static __global__ void row_reduce_kernel(struct replicas replicas, int64_t rows,
 template <typename R, int N, enum vec_kind KIND = VEC_OF_ANY, typename F, typename G>
 static void launch_rows(const struct call *c, int64_t rows, int64_t width, F value, G finish)
 {
-	int lanes = 1;
+	int row_threads = 1;
 
-	while (lanes < WARP && lanes * N < width)
-		lanes *= 2;
+	while (row_threads < WARP && row_threads * N < width)
+		row_threads *= 2;
 	const int64_t resident = ROW_BLOCKS_PER_SM * context_of(c)->sm_count;
-	const int64_t rows_per_pass = BLOCK / lanes,
+	const int64_t rows_per_pass = BLOCK / row_threads,
 		      blocks = (rows + rows_per_pass - 1) / rows_per_pass;
 
-	launch_pdl(context_of(c)->pdl, row_reduce_kernel<R, N, KIND, F, G>,
-		   (unsigned)(blocks < resident ? blocks : resident), BLOCK, 0, stream_of(c), rows,
-		   width, lanes, value, finish);
-	note_launch(c);
+	launch_for(c, row_reduce_kernel<R, N, KIND, F, G>,
+		   (unsigned)(blocks < resident ? blocks : resident), BLOCK, 0, rows, width,
+		   row_threads, value, finish);
 }
 
 /*
@@ -78,15 +77,10 @@ static void sum_rows(const struct call *c, int64_t rows, int64_t width, const te
 
 	if (rows == 0)
 		return;
-	if (width % VEC != 0)
-		launch_rows<R, 1>(c, rows, width, value, finish);
-	else if (ROUNDS<P> && of.kind() == VEC_OF_BF16)
-		launch_rows<R, VEC, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(c, rows, width, value,
-									   finish);
-	else if (of.kind() == VEC_OF_REAL)
-		launch_rows<R, VEC, VEC_OF_REAL>(c, rows, width, value, finish);
-	else
-		launch_rows<R, VEC>(c, rows, width, value, finish);
+	with_vec_form<P>(width, of, [&](auto form) {
+		launch_rows<R, decltype(form)::N, decltype(form)::KIND>(c, rows, width, value,
+									finish);
+	});
 }
 
 /* The number of token ranges with a partial sum of their own. */
@@ -145,9 +139,8 @@ static void sum_heads(const struct call *c, int64_t tokens, int64_t heads, F val
 {
 	const int64_t parts = head_parts(tokens);
 
-	launch_pdl(context_of(c)->pdl, head_reduce_kernel<F>, (unsigned)parts, BLOCK, 0,
-		   stream_of(c), tokens, (int)heads, value, partial);
-	note_launch(c);
+	launch_for(c, head_reduce_kernel<F>, (unsigned)parts, BLOCK, 0, tokens, (int)heads, value,
+		   partial);
 	each_row(c, heads, [=] __device__(int64_t head) {
 		const double sum = block_sum(
 			(int64_t)threadIdx.x < parts ? partial[threadIdx.x * heads + head] : 0);

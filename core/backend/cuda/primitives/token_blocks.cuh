@@ -106,10 +106,9 @@ template <typename P, typename W> struct token_block_sums {
 	{
 		const token_block_index<N> index = token_block_index_of<N>(p);
 
-		launch_pdl(context_of(c)->pdl, token_block_sum_kernel<P, T, N, W>,
-			   (unsigned)((index.count + BLOCK - 1) / BLOCK), BLOCK, 0, stream_of(c),
-			   index, (const T *)x.at, weight, real_view<P>(sums));
-		note_launch(c);
+		launch_for(c, token_block_sum_kernel<P, T, N, W>,
+			   (unsigned)((index.count + BLOCK - 1) / BLOCK), BLOCK, 0, index,
+			   (const T *)x.at, weight, real_view<P>(sums));
 	}
 };
 
