@@ -48,7 +48,7 @@ class Misspelt(unittest.TestCase):
     def test_a_target_that_is_near_is_named(self):
         for goal, meant in (("reprot", "report"), ("serv", "serve"), ("menuconfg", "menuconfig"),
                             ("defconfg-smoke", "defconfig-smoke"), ("check-gate", "check-gates"), ("plann", "plan"),
-                            ("compar", "compare"), ("gate-ts", "gate-tsan")):
+                            ("compar", "compare"), ("gate-ts", "gate-tsan"), ("plna", "plan"), ("hlep", "help")):
             self.assertIn(f"there is no target '{goal}': did you mean '{meant}'? ('make help' lists all)", self.error(goal))
 
     def test_a_target_that_is_far(self):
