@@ -53,7 +53,7 @@ static void case_odd(struct graph *g)
 	shifted(g, case_param(g, "x", 3, 5, 7), 2, 0);
 }
 
-/* Nothing of x is left. */
+/* All of x is shifted out. */
 static void case_all(struct graph *g)
 {
 	shifted(g, case_param(g, "x", 2, 3, 4), 3, 0.5);

@@ -800,7 +800,7 @@ def power(db, args):
 
     def cell(seeds):
         return str(seeds or f"over {stats.MOST_SEEDS}")
-    print(aligned(["step", "against", "seeds now", "sd of Δ", "seeds needed", "were it alone"], [
+    print(aligned(["step", "against", "seeds now", "sd of Δ", "seeds needed", "seeds needed alone"], [
         [row.step, row.baseline or row.kind, str(row.judged.n), f"{row.judged.sd:.4f}",
          *map(cell, seeds)] for row, seeds in zip(rows, needed)]) + "\n")
     print(f"Corrected for {plural(size, 'comparison')}; CONFIG_PRIMARY can name fewer. The noise of "

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make comes to rest for any $(O), any spelling of it, and any environment.
+"""make ends for any $(O), any spelling of it, and any environment.
 
 The plan is included, so make makes it before anything else, even with -n, and starts again: once.
 """
