@@ -278,7 +278,7 @@ is_known = $(or $(findstring /,$1),$(findstring .,$1),$(wildcard $1),$(filter $(
 unknown := $(firstword $(foreach goal,$(MAKECMDGOALS),$(if $(call is_known,$(goal)),,$(goal))))
 ifneq ($(unknown),)
 # Those that 'make help' names: others are steps of these.
-offered = $(filter $(shell sed -n 's/^\#://p' $(make_files) Makefile | tr -cs '[:alnum:]-' ' '),$(filter-out tests,$(targets)))
+offered = $(filter help $(shell sed -n 's/^\#://p' $(make_files) Makefile | tr -cs '[:alnum:]-' ' '),$(filter-out tests,$(targets)))
 meant := $(shell printf '%s\n' $(offered) $(defconfigs) $(gates) | awk -v wanted=$(call quoted,$(unknown)) -f tools/make/did_you_mean.awk)
 $(error there is no target '$(unknown)'$(if $(meant),: did you mean '$(meant)'?) ('make help' lists all))
 endif

@@ -19,7 +19,7 @@
 #define DATASET_FILE "data.json"
 
 /* The end of an error about data: how to repair it. */
-#define DATASET_REMEDY "prepare the data again with `make data`"
+#define DATASET_REMEDY "prepare the data with `make data`"
 
 enum { DATASET_NAME_SIZE = 64, DATASET_COMPONENTS = 8, COMPONENT_NAME_SIZE = 24 };
 

@@ -13,7 +13,7 @@
 #include "data/tokenizer/split.h"
 #include "data/tokens.h"
 
-/* A batch on its way through the stages. */
+/* A batch that passes through the stages. */
 struct job {
 	struct batch batch;
 	struct ids ids[BATCH_SPANS];

@@ -105,7 +105,7 @@ struct ffn_variant {
 };
 
 /*
- * What `hidden` of a mechanism hands on: to `latent` or `heads` of the same mechanism in the next
+ * What `hidden` of a mechanism passes on: to `latent` or `heads` of the same mechanism in the next
  * layer, or to its `reading` in this layer.
  */
 struct message {
@@ -152,7 +152,7 @@ struct model {
 	enum init_scheme init;
 	double init_deviation; /* SCHEME_GPT2 */
 	bool learn_alpha;
-	bool merges_linears; /* linear maps of one activation are one product, but for decoding */
+	bool merges_linears; /* linear maps of one activation are one product, except in decoding */
 	int64_t window;	     /* of the reciprocity metric, and of mla's reciprocal score */
 
 	const struct attention_variant *attention;

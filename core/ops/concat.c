@@ -92,7 +92,7 @@ static void case_weights(struct graph *g)
 	graph_seeded_output(g, "z", op_add(g, "z", in[0], in[1]));
 }
 
-/* Columns of wider matrices, of which some nobody reads. */
+/* Columns of wider matrices, some of which are not read. */
 static void case_slices(struct graph *g)
 {
 	struct tensor *a = op_gelu(g, "a", case_param(g, "p", 5, 24)),

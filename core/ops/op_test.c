@@ -530,7 +530,7 @@ static void check_op(void **state)
 			kept_stream |= check_stored(c, BFLOAT16_STREAM, what);
 		check_accumulation(c, what);
 	}
-	/* Else the cases would show nothing of it. */
+	/* Else no case would test it. */
 	if (backend_stores_for_tests() && !op->no_gradient && (op->bf16_in || op->bf16_out))
 		assert_true(kept);
 	if (backend_stores_for_tests() && in_stream)

@@ -50,7 +50,7 @@ static void shifted(struct graph *g, struct tensor *x, int64_t distance, double 
 
 BUILD_CASE(case_odd, shifted(g, case_param(g, "x", 3, 5, 7), 2, 0))
 
-/* Nothing of x is left. */
+/* All of x is shifted out. */
 BUILD_CASE(case_all, shifted(g, case_param(g, "x", 2, 3, 4), 3, 0.5))
 
 /* Heads; x is read three times, at one place undelayed. */

@@ -156,7 +156,7 @@ static struct tensor *wide(struct graph *g, int64_t B, int64_t T, int64_t W)
 	return op_gelu(g, "wide", case_param(g, "x", B, T, W));
 }
 
-/* Nothing of these is a multiple of anything. */
+/* None of these sizes is a multiple of a SIMD width. */
 CASE(slice, USE_Y | USE_BIAS, heads_of(g, wide(g, 2, 5, 47), 3, 3, 14), WASSERSTEIN)
 CASE(slice_overlap, USE_Y | USE_BIAS, heads_of(g, wide(g, 2, 5, 47), 5, 3, 14), OVERLAP)
 

@@ -71,7 +71,7 @@ static const char *collect(struct ranks *r, struct error *err)
 static const char *agree(struct ranks *r, struct error *err)
 {
 	if (ranks_agree(r, OK, err) != OK)
-		return "agreed on a failure that nobody had";
+		return "agreed on a failure that no rank had";
 	fail(err, "mine is %d", r->rank);
 	if (ranks_agree(r, r->rank > 0 ? FAIL : OK, err) == OK)
 		return "overlooked a failure";

@@ -17,7 +17,7 @@
 #define BOOT_SIZE 64
 
 struct lease {
-	char boot[BOOT_SIZE]; /* empty: nobody's */
+	char boot[BOOT_SIZE]; /* empty: no owner */
 	long long until;
 	char host[256];
 };
@@ -27,7 +27,7 @@ static void name_file(const char *db_path, char path[PATH_MAX])
 	snprintf(path, PATH_MAX, "%s-writer", db_path);
 }
 
-/* One that cannot be read is nobody's. */
+/* One that cannot be read has no owner. */
 static void read_lease(const char *db_path, struct lease *l)
 {
 	char path[PATH_MAX];

@@ -94,7 +94,7 @@ static void try_to_catch_up(struct metrics *m)
 		lose_database(m, &err);
 }
 
-/* Somebody may have moved the file away or made a new one: then opening it again helps. */
+/* The file may have been moved or made anew: then opening it again helps. */
 static void append_to_database(struct metrics *m)
 {
 	const struct journal *j = &m->journal;

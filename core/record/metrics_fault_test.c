@@ -1,5 +1,5 @@
 /*
- * Tests of core/record/metrics when things go wrong: kills, several writers, missing directories, a
+ * Tests of core/record/metrics under failures: kills, several writers, missing directories, a
  * database that is locked, damaged or removed, a full disk.
  */
 #include <errno.h>
@@ -238,7 +238,7 @@ static void test_a_removed_database_is_made_again(void **state)
 	assert_int_equal(p->warnings, 0);
 }
 
-/* Somebody deletes the rows of a running run: the next commit brings them all back. */
+/* If the rows of a running run are deleted, the next commit writes them all again. */
 static void test_removed_rows_come_back(void **state)
 {
 	struct place *p = *state;
@@ -495,7 +495,7 @@ static bool run_and_kill(struct place *p, const char *checkpoint, int64_t nanose
 	return WIFEXITED(how);
 }
 
-/* Up to 1 ms at first, then longer and longer, until the disk comes to the next checkpoint. */
+/* Up to 1 ms at first, then longer, so that some runs reach the next checkpoint. */
 static int64_t life_in_ns(int kills)
 {
 	const double most = fmin(1e6 * pow(1.08, kills), 999e6);

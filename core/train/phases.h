@@ -24,7 +24,7 @@ struct phases {
 	double since; /* on the monotonic clock; 0: it has not begun */
 };
 
-/* From now on the time belongs to this phase; returns the one before.  NULL: nobody asks. */
+/* From now on the time belongs to this phase; returns the one before.  NULL: not measured. */
 enum phase phases_enter(struct phases *p, enum phase next);
 
 /* As JSON, in one line. */

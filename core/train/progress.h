@@ -5,8 +5,11 @@
  * pipe) one line per logging interval.  Where runs train side by side, one other
  * process draws them all (tools/results/live.py) and gets records:
  *
- *     0x1e LABEL \t ITERATION \t ITERATIONS \t NUMBERS \n     of a run that goes on; 0, 0: it
- * begins 0x1e LABEL \t WORD \n                                   it ended: done, stopped or failed
+ *     0x1e LABEL \t ITERATION \t ITERATIONS \t NUMBERS \n
+ *     0x1e LABEL \t WORD \n
+ *
+ * The first when a run begins (0 of 0) and as it goes on, the second when it has ended: done,
+ * stopped or failed.
  */
 #ifndef CORE_TRAIN_PROGRESS_H
 #define CORE_TRAIN_PROGRESS_H
@@ -54,7 +57,7 @@ void progress_message(struct progress *p, const char *format, ...) PRINTF_LIKE(2
 /* As a callback for warnings (metrics_options.warn); `p` is a struct progress. */
 void progress_warn(void *p, const char *text);
 
-/* What a record is for, and nobody else needs to read: only PROGRESS_RECORDS leaves it out. */
+/* A message that repeats what a record says: PROGRESS_RECORDS leaves it out. */
 void progress_note(struct progress *p, const char *format, ...) PRINTF_LIKE(2, 3);
 
 /* Clear the live line.  `how` the run ended, in a word for records. */

@@ -24,7 +24,7 @@ struct replica {
 	double validation;     /* loss of the last evaluation */
 	struct data_sum given; /* this rank's rows that state.given does not cover */
 	const struct update_audit *audit; /* NULL: none */
-	int64_t unexplained; /* iteration in which it diverged, as long as nobody knows where; or 0
+	int64_t unexplained; /* iteration in which it diverged, until the tensor is found; or 0
 			      */
 	bool stops;	     /* a budget is used up */
 	bool over;	     /* it ended before the others, or takes no part */

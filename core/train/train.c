@@ -841,7 +841,7 @@ static void begin(struct trainer *t)
 	t->interval = (struct interval){ .started = now, .committed = now, .first = t->iteration };
 }
 
-/* What an end that nobody saved has recorded. */
+/* The last records of runs that ended without a checkpoint. */
 static void commit_ends(struct trainer *t)
 {
 	for (int i = 0; i < t->n; i++) {

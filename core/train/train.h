@@ -36,7 +36,7 @@ struct train_options {
 	struct shards *shards; /* NULL: one process, whose kernels add up micro-batches in place */
 	bool ordered_sum;      /* the gradient of every micro-batch is made alone, then added */
 	const struct config *audited; /* updates must be those of this one; NULL: no audit */
-	struct phases *phases;	      /* NULL: nobody asks what the time goes to */
+	struct phases *phases;	      /* NULL: times are not measured */
 	const char *run_dir;
 	const char *identity;
 	const struct safetensors_pair *about; /* as weights_save() takes it */

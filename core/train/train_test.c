@@ -523,7 +523,7 @@ static void test_a_loss_below_the_floor(void **state)
 	f->floor = 1000;
 	open_run(f);
 	run(f);
-	assert_int_equal(f->run.end, TRAIN_DONE); /* nobody asked */
+	assert_int_equal(f->run.end, TRAIN_DONE); /* no stop was requested */
 	close_run(f);
 	assert_int_equal(test_remove(f->dir), 0);
 	assert_int_equal(mkdir(f->dir, 0777), 0);

@@ -174,7 +174,7 @@ static void read_formula(struct formula *f, struct config *c)
 		read_muon(f, c);
 }
 
-/* From its own copy: what only the audit reads counts as read by nobody. */
+/* From a copy: a symbol that only the audit reads must not count as read. */
 static enum status configure(struct formula *f, const struct config *config, struct error *err)
 {
 	struct config *copy;

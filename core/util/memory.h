@@ -62,7 +62,7 @@ struct memory_device {
 enum status memory_reserve_device(const struct memory_device *device, double bytes, bool *starting,
 				  struct error *err) MUST_CHECK;
 
-/* What was noted is taken, and so no longer free, but for so many bytes. */
+/* The reservation has been allocated, except `left` bytes: the rest is no longer free. */
 void memory_taken(const struct memory_device *device, double left);
 
 #endif

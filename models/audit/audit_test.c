@@ -80,7 +80,7 @@ static const struct mechanism ahead = {
 };
 MECHANISM(ahead);
 
-/* It acts on the layer itself, but nobody listens to what it sends. */
+/* It acts on the layer itself, but no layer reads what it sends. */
 static struct tensor *act_and_send(struct block *b, const void *options, struct tensor *h,
 				   struct message *out)
 {
@@ -690,7 +690,7 @@ static void test_unwired(void **state)
 	audit_free(&report);
 }
 
-/* An older program left out the ninth mechanism without a word. */
+/* An older program left out the ninth mechanism and said nothing. */
 static void test_too_many(void **state)
 {
 	struct config *c = configured(SETTINGS({ "TEST_MANY", "y" }));

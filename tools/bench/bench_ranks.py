@@ -51,7 +51,7 @@ class Arm:
         return subprocess.Popen(command, cwd=TREE, text=True, stderr=subprocess.PIPE)
 
     def end(self, process):
-        """Nothing of it is needed any more; two interrupts end ranks at once."""
+        """Its results are no longer needed; two interrupts end ranks at once."""
         if self.ranks == 1:
             process.kill()
         while process.poll() is None:

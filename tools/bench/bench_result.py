@@ -79,7 +79,7 @@ class Result:
                     and self.bound()[0] < self.asked)
 
     def agrees(self, theirs):
-        """Are these losses ours, but for rounding?  None: there is nothing to compare."""
+        """Are these losses ours, up to rounding?  None: there is nothing to compare."""
         if not self.losses or not theirs:
             return None
         return all(abs(self.losses[i] - theirs[i]) <= most * abs(self.losses[i])

@@ -19,7 +19,7 @@ import model as reference   # noqa: E402 (found by the line above)
 
 @dataclass
 class Ways:
-    """What may be done in more than one way, with the same result but for rounding."""
+    """What may be done in more than one way, with the same result up to rounding."""
     attention: str = "sdpa"     # or plain, or flex
     mix: str = "bag"            # or gather
     narrow: bool = False        # the residual stream is bfloat16, too

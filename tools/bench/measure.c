@@ -56,7 +56,7 @@ static void measure_step(const struct machine *m, const struct bench *bench, str
 	while (times_want_more(&own, start)) {
 		double begin;
 
-		machine_triad(m); /* what the caches held is gone */
+		machine_triad(m); /* empties the caches */
 		begin = omp_get_wtime();
 		program_run_step(p, index);
 		times_add(&own, omp_get_wtime() - begin);

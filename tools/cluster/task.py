@@ -48,7 +48,7 @@ class Runner:
 
 
 def is_torn(task, status):
-    """Has a run over several nodes ended without a word?  Then one of them may be lost."""
+    """Has a run over several nodes ended without a message?  Then one of them may be lost."""
     return status != 0 and int(os.environ.get("SLURM_JOB_NUM_NODES", 1)) > 1 \
         and journals.read(task["directory"]).state is None
 

@@ -39,7 +39,7 @@ void device_memory_print(const struct device_memory *m, FILE *file);
 enum status device_memory_reserve(const struct run_setup *setup, int *n,
 				  struct error *err) MUST_CHECK;
 
-/* What was noted is taken, but for the audits if they are still to come. */
+/* The reservation has been allocated, except the memory of audits that are still to come. */
 void device_memory_taken(const struct run_setup *setup, bool audits_to_come);
 
 #endif

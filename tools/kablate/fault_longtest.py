@@ -55,7 +55,7 @@ def library():
 
 
 def rows_of(runs):
-    """All that must come out the same, of one database."""
+    """All of a database that must be the same."""
     with contextlib.closing(sqlite3.connect(runs / "results.db", timeout=30)) as db:
         def ask(question):
             return db.execute(question).fetchall()
@@ -104,7 +104,7 @@ class Attempts(unittest.TestCase):
         return done.returncode, done.stdout + done.stderr
 
     def numbers(self, kind, command):
-        """Of the calls that shall fail."""
+        """Of the calls that are to fail."""
         count = ROOT / "count"
         status, said = self.fault(kind, 0, command, count)
         self.assertEqual(status, 0, said)

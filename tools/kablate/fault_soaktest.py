@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""All of what tools/kablate/fault_longtest.py makes a sample of, and once more under sanitizers.
+"""All cases of which tools/kablate/fault_longtest.py runs a sample, and again under sanitizers.
 
 Every allocation and every call to the disk fails once; 100 kills.  Sanitizers have an allocator
 of their own, so there the calls of our sources alone go through fault.c, by --wrap.

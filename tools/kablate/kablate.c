@@ -383,7 +383,7 @@ static int train_runs(struct run_setup *setup, const struct arguments *a,
 		return complain(&err);
 	if (worker_run(setup, wanted, n, &a->session, &end, &err) != OK)
 		return complain(&err);
-	return run_setup_leads(setup) ? exit_of(end) : 0; /* rank 0 speaks for all */
+	return run_setup_leads(setup) ? exit_of(end) : 0; /* that of rank 0 counts */
 }
 
 static int train_list(struct run_setup *setup, const struct arguments *a)

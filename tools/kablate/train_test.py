@@ -737,7 +737,7 @@ class Surroundings(Limits):
         text = run.train(expect=1, preexec_fn=limit(100_000 + processors * need))
         self.assertRegex(text, "MiB of memory are needed, but the limit of address space, "
                                "ulimit -v leaves [0-9]+ MiB: make the model")
-        run.train()     # nothing of it stays
+        run.train()     # the setting has no further effect
         other.train()
         self.assert_same(run, other)
 

@@ -767,7 +767,7 @@ static bool failed_alike(const struct worker *w)
 	return true;
 }
 
-/* A failure of all runs is passed on, and told once. */
+/* A failure of all runs is returned, and reported once. */
 static enum status summarise(struct worker *w, enum train_end *end, struct error *err)
 {
 	*end = TRAIN_DONE;

@@ -1,20 +1,22 @@
 # The words of standard input that are nearest to `wanted`, by the number of letters that differ.
 function least(a, b) { return a < b ? a : b }
 
-# The edit distance of Levenshtein: letters inserted, removed or replaced.
-function distance(a, b,    i, j, row, before, here) {
+function letter(text, i) { return substr(text, i, 1) }
+
+# The edit distance of Damerau: letters inserted, removed, replaced, or swapped with the next one.
+function distance(a, b,    i, j, d) {
+	for (i = 0; i <= length(a); i++)
+		d[i, 0] = i
 	for (j = 0; j <= length(b); j++)
-		row[j] = j
-	for (i = 1; i <= length(a); i++) {
-		before = row[0]
-		row[0] = i
+		d[0, j] = j
+	for (i = 1; i <= length(a); i++)
 		for (j = 1; j <= length(b); j++) {
-			here = row[j]
-			row[j] = least(least(row[j], row[j - 1]) + 1, before + (substr(a, i, 1) != substr(b, j, 1)))
-			before = here
+			d[i, j] = least(least(d[i - 1, j], d[i, j - 1]) + 1,
+					d[i - 1, j - 1] + (letter(a, i) != letter(b, j)))
+			if (i > 1 && j > 1 && letter(a, i) == letter(b, j - 1) && letter(a, i - 1) == letter(b, j))
+				d[i, j] = least(d[i, j], d[i - 2, j - 2] + 1)
 		}
-	}
-	return row[length(b)]
+	return d[length(a), length(b)]
 }
 
 {

@@ -118,7 +118,7 @@ find: $(O)/setup-python
 
 #: Results
 #:   report, status, watch         table, verdicts and plots of the experiment; its runs; live;  E=NAME
-#:   serve                         live pages;  PORT=8000 HOST=127.0.0.1;  verify: is runs/ whole?
+#:   serve                         live pages;  PORT=8000 HOST=127.0.0.1;  verify: find damage
 #:   power EFFECT=0.01             seeds and minutes to see it;  bench-statistics: test the verdicts
 #:   values, judge CSV=FILE        final values of all runs; judge them again;  chance: all findings
 #:   compare, diff A=.. B=..       two experiments, steps (EXPERIMENT/STEP) or runs; only their symbols

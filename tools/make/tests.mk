@@ -104,5 +104,5 @@ format:
 
 .PHONY: check check-long check-all check-soak check-cross tests tests-built format
 
-#:   check         build and run the tests;  T=core/%: of a room;  format: run clang-format 14
+#:   check         build and run the tests;  T=core/%: of a directory;  format: run clang-format 14
 #:   check-all     also long ones;  check-long: only long;  check-soak: by hand;  check-cross: emulated

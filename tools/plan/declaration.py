@@ -63,8 +63,7 @@ def text(asked, margin, looks, seeds, forecast=(), **_):
     """What is declared, in words."""
     return f"primary comparisons {asked or ALL}; " + \
         (f"margin {margin:g}; " if margin else "no margin; ") + \
-        f"seeds {', '.join(map(str, seeds))}, looked at when there are " + \
-        ", ".join(map(str, looks)) + \
+        f"seeds {', '.join(map(str, seeds))}; verdicts read at {', '.join(map(str, looks))} seeds" + \
         (f"; {len(forecast)} forecast from {forecast[0]['from']}" if forecast else "")
 
 

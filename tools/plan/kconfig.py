@@ -561,7 +561,7 @@ def question(path):
 def load_present(tree):
     path = config_path()
     if not os.path.exists(path):
-        raise Unfit([f"there is no {path}: choose with 'make menuconfig' or 'make defconfig-NAME'"
+        raise Unfit([f"there is no {path}: choose with 'make defconfig' (plain GPT-2), 'make menuconfig' or 'make defconfig-NAME'"
                      f"\n  names: {' '.join(names_in(DEFCONFIGS))}"])
     try:
         tree.load(path)

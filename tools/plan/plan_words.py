@@ -134,7 +134,7 @@ def name_of(word):
 
 
 def one_at_a_time(words, axes=()):
-    """Every step has the first value of each axis, but for the one value that is its own."""
+    """Every step has the first value of each axis, except for one value of its own."""
     axes = values_of(axes)
     first = [axis[0] for axis in axes]
     steps = listed_steps([BASELINE, *words])

@@ -335,7 +335,7 @@ def environments_of(*steps):
 
 
 def outcome(run):
-    """What a repetition must come to, too; None if the run has not come that far."""
+    """What a repetition must end with, too; None if the run has not ended."""
     if tuning.loss_of(run) == math.inf:
         return DIVERGED
     return run.weights if run.trouble is None else None
@@ -614,9 +614,10 @@ def complete_pairs(steps, rows):
     by_steps = {}
     for seed, names in compared_by.items():
         by_steps.setdefault(steps_in_words(names), []).append(seed)
-    return "complete: " + ("; ".join(f"seed{'s' * (len(seeds) > 1)} {spans(seeds)} of steps {names}"
-                                     for names, seeds in sorted(by_steps.items(), key=lambda entry: min(entry[1])))
-                           or "no seed of two steps")
+    if not by_steps:
+        return "no step and its baseline have finished the same seed yet"
+    return "complete: " + "; ".join(f"seed{'s' * (len(seeds) > 1)} {spans(seeds)} of steps {names}"
+                                    for names, seeds in sorted(by_steps.items(), key=lambda entry: min(entry[1])))
 
 
 def find_problems(steps, rows, all_seeds, waiting):

@@ -66,7 +66,7 @@ def minutes(run):
 
 def state(run):
     if run.state == "running":
-        return f"{'running' if run.is_going else time_left.DIED}, last sign {moment(run.heartbeat)}"
+        return f"{'running' if run.is_going else time_left.DIED}, last record {moment(run.heartbeat)}"
     return run.state + (f": {run.exit_reason}" if run.exit_reason else "")
 
 

@@ -21,7 +21,7 @@ class Effect:
 
 
 def changes(root, step, free=()):
-    """The symbols in which a step differs from the root, with its values; but for the free ones."""
+    """The symbols in which a step differs from the root, with its values, without the free ones."""
     a, b = root.config, step.config
     return frozenset((name, b.get(name)) for name in (a.keys() | b.keys()).difference(free)
                      if a.get(name) != b.get(name))

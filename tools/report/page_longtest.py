@@ -700,7 +700,7 @@ class Live(Case):
         page.press(" ")
         runs.add("study", "2-gate+cross", 4, 2.5, ended=False, config=config_of(2))
         runs.rebuild()
-        self.wait_for(page, "document.body.innerText.includes('running, last sign')")
+        self.wait_for(page, "document.body.innerText.includes('running, last record')")
         self.assertEqual(page.value("document.activeElement.dataset.toggles"), "1-gate")
         self.assertEqual(self.drawn(page, "Validation loss"), ["0-mla", "2-gate+cross"])
         self.assertTrue(all(url.startswith(server.url) for url in page.requests()))

@@ -60,7 +60,7 @@ def is_curve(run, name):
 
 
 def other_axes(run):
-    """Tokens and FLOPs of an iteration, and when each iteration was over; nothing of what is not known."""
+    """Tokens and FLOPs of an iteration, and the time at the end of each; what is not known is left out."""
     try:
         _, tokens = estimate.updates_and_tokens(run.config)
     except (KeyError, ValueError):      # runs of an older program may lack symbols

@@ -218,12 +218,12 @@ def reading_lines(table):
             f"{'' if judgement.family else f': their intervals {stats.TOGETHER}'}; they were not declared " \
             "before the runs, so they are ideas to test."
     if any(row.smallest_effect is not None for row in rows):
-        yield f"{POWER}: an effect as large as this is found in 4 of 5 such experiments; a smaller " \
-              "one may be found by luck."
+        yield f"{POWER}: 4 of 5 such experiments find an effect of this size; they find a smaller one " \
+              "less often."
     if any(row.seeds_needed for row in rows):
-        yield f"open (N to M seeds): {100 * stats.RANGE:.0f}% sure, so many make the interval as short as the " \
-            "margin." if table.margin else f"open (N to M seeds): {100 * stats.RANGE:.0f}% sure, so many find the " \
-            'difference in 4 of 5 experiments. "Or more": there may be none, and no number settles that.'
+        settled = "make the interval as short as the margin." if table.margin else "find the difference in 4 of 5 " \
+            'experiments. "Or more": there may be no difference, and then no number of seeds shows one.'
+        yield f"open (N to M seeds): with {100 * stats.RANGE:.0f}% confidence, that many seeds {settled}"
 
 
 def mark_lines(table):
@@ -800,7 +800,7 @@ def power(db, args):
 
     def cell(seeds):
         return str(seeds or f"over {stats.MOST_SEEDS}")
-    print(aligned(["step", "against", "seeds now", "sd of Δ", "seeds needed", "were it alone"], [
+    print(aligned(["step", "against", "seeds now", "sd of Δ", "seeds needed", "seeds needed alone"], [
         [row.step, row.baseline or row.kind, str(row.judged.n), f"{row.judged.sd:.4f}",
          *map(cell, seeds)] for row, seeds in zip(rows, needed)]) + "\n")
     print(f"Corrected for {plural(size, 'comparison')}; CONFIG_PRIMARY can name fewer. The noise of "

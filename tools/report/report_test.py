@@ -195,7 +195,7 @@ class Unusual(Case):
         self.assertIn(told, text)
         self.runs.add("f", "0-mla", 1, 3.0)
         self.runs.add("f", "1-x", 2, 3.0)
-        self.assertEqual(self.report("f")[2]["unfinished"], ["complete: no seed of two steps"])
+        self.assertEqual(self.report("f")[2]["unfinished"], ["no step and its baseline have finished the same seed yet"])
 
     def test_memory_of_a_gpu(self):
         """Beside the host's, where there is a GPU."""

@@ -114,7 +114,7 @@ def index(db, runs, words=""):
         note = notes.shown(runs, name)
         if notes.matches(name, note, words.split(), about.question(name)):
             found[name] = note
-    headings, cells = report.without_empty(["experiment", "question", "tags", "note", "steps", "runs", "last sign"], [
+    headings, cells = report.without_empty(["experiment", "question", "tags", "note", "steps", "runs", "last record"], [
         experiment_cells(name, [line for line in lines if line["experiment"] == name],
                          planned_runs(db, runs, name), note) for name, note in found.items()])
     return page.document("kablate: experiments", [

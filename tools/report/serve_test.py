@@ -100,7 +100,7 @@ class Pages(Case):
         run, = self.data(text)["runs"]
         self.assertTrue(run["isRunning"])
         self.assertEqual(run["series"]["val/loss"][1][-1], 3.0)
-        self.assertIn("running, last sign 2001-09-09 01:46:40 UTC", text)
+        self.assertIn("running, last record 2001-09-09 01:46:40 UTC", text)
         self.assertIn('<p class="question">language</p>', text)     # what is compared
 
     def test_progress(self):
@@ -140,10 +140,10 @@ class Pages(Case):
         child = subprocess.Popen(["sleep", "300"])
         self.runs.add("e", "0-mla", 1, 3.0, ended=False, host=platform.node(), pid=child.pid)
         self.runs.rebuild()
-        self.assertIn("running, last sign", self.page("/experiment/e"))
+        self.assertIn("running, last record", self.page("/experiment/e"))
         child.kill()
         child.wait()
-        self.assertIn("died, last sign", self.page("/experiment/e"))
+        self.assertIn("died, last record", self.page("/experiment/e"))
 
     def test_tables(self):
         self.study()

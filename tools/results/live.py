@@ -226,7 +226,7 @@ def show(args, screen):
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:   # else make ignores it, too
         signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)    # the runs end by it, and this process after them
-    # The jobs of make are handed on through open files.
+    # make passes its job tokens through open files.
     with subprocess.Popen(args.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, close_fds=False,
                           restore_signals=True) as child:
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())
@@ -237,7 +237,7 @@ def show(args, screen):
             print(terminal.wrapped(display.told(), display.width(), more=""))
             sys.stdout.flush()
     if status and display.is_stopping:
-        # make ends by the signal, without a word, and not by an error of ours.
+        # make ends by the signal and prints nothing; a status of ours would make it print an error.
         os.kill(os.getppid(), signal.SIGINT)
         return 0
     return status if status >= 0 else 128 - status

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `make` shows on a terminal while runs train: on a real one, with a command that speaks as runs do."""
+"""What `make` shows on a terminal while runs train: on a real one, with a command that prints what runs print."""
 import fcntl
 import io
 import json

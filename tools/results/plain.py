@@ -1,6 +1,6 @@
 """Opens files of others: open(path, opener=plain.opener).
 
-Nobody may ever write into a FIFO, and a device may never end: whoever read it would hang.
+A FIFO may never get a writer, and a device may never end: a read would hang.
 """
 import errno
 import os

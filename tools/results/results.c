@@ -138,7 +138,7 @@ static int end_output(int result)
 
 int main(int argc, char **argv)
 {
-	/* Names of directories and texts of files are told. */
+	/* What it prints holds names of directories and texts of files. */
 	struct collect collect = { .out = standard_printable(stdout) };
 	int result;
 

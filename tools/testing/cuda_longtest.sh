@@ -4,7 +4,7 @@
 set -uo pipefail
 O=$(realpath "${O:-build}")
 
-# As a user would call it: nothing of the make that runs this test.
+# As a user would call it: without the variables of the make that runs this test.
 plain_make() { env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u TIER -u SANITIZE make -j"$(nproc)" "$@"; }
 
 skip() { echo "ok the GPU backend compiles with nvcc from PyPI # SKIP $1" && exit 0; }

@@ -1,5 +1,5 @@
 /*
- * fault - a world in which the n-th call goes wrong, for tests.
+ * fault - makes the n-th call of the system fail, for tests.
  *
  * Loaded by LD_PRELOAD, or linked with --wrap and -DWRAPPED (where a sanitizer has its own
  * allocator).  The variable FAULT says which call:

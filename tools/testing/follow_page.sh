@@ -79,7 +79,7 @@ follow_page() {
 	done <"$scratch/actions"
 }
 
-# As a user would call it: nothing of the make that runs this test but compiler and libraries.
+# As a user would call it: of the make that runs this test only the compiler and libraries are kept.
 in_copy() { # COMMAND
 	(cd "$tree" && env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u KCONFIG_CONFIG -u T -u TIER O=build \
 		bash -c "$1")

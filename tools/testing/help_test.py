@@ -31,7 +31,7 @@ def python_tools():
 
 
 def as_module(path):
-    """Python's arguments that run it: a script that uses nothing of tools/ runs by its path."""
+    """Python's arguments that run it: a script that imports nothing from tools/ runs by its path."""
     if not re.search(r"^from tools\.", path.read_text(), re.M):
         return [path]
     return ["-m", ".".join(path.relative_to(ROOT).with_suffix("").parts)]

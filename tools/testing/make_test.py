@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make comes to rest for any $(O), any spelling of it, and any environment.
+"""make ends for any $(O), any spelling of it, and any environment.
 
 The plan is included, so make makes it before anything else, even with -n, and starts again: once.
 """
@@ -48,7 +48,7 @@ class Misspelt(unittest.TestCase):
     def test_a_target_that_is_near_is_named(self):
         for goal, meant in (("reprot", "report"), ("serv", "serve"), ("menuconfg", "menuconfig"),
                             ("defconfg-smoke", "defconfig-smoke"), ("check-gate", "check-gates"), ("plann", "plan"),
-                            ("compar", "compare"), ("gate-ts", "gate-tsan")):
+                            ("compar", "compare"), ("gate-ts", "gate-tsan"), ("plna", "plan"), ("hlep", "help")):
             self.assertIn(f"there is no target '{goal}': did you mean '{meant}'? ('make help' lists all)", self.error(goal))
 
     def test_a_target_that_is_far(self):

@@ -63,7 +63,7 @@ SHOWS = {
 MISTAKES = [  # commands, first without and then with a configuration, and what the answer must say
     ("make", "make defconfig-gpt2-ra-mla-full && make"),
     ("make data", "make defconfig-gpt2-ra-mla-full && make"),
-    ("make set CONFIG_SEEDS=1", "choose with 'make menuconfig' or 'make defconfig-NAME'"),
+    ("make set CONFIG_SEEDS=1", "choose with 'make defconfig' (plain GPT-2), 'make menuconfig' or 'make defconfig-NAME'"),
     ("make report", "no database; 'make' trains and writes it"),
     ("make defconfig-smok", "did you mean smoke?"),
     ("make defconfig-smoke+mls", "did you mean mla?"),
@@ -79,7 +79,7 @@ MISTAKES = [  # commands, first without and then with a configuration, and what 
     ("make compare A=x", "give A= and B="),
     ("make runs RUNS=/proc/runs", "cannot make the directory /proc/runs"),
     ("make -s set CONFIG_TASK=text && make data", "make set CONFIG_DATA_TEXT=FILE_OR_DIRECTORY"),
-    ("make runs", "prepare the data again with `make data`"),
+    ("make runs", "prepare the data with `make data`"),
     ("echo hello >>.config && make", "make olddefconfig"),
     ("make O=other NO_INSTALL=1 CC=gcc-99 programs", "install"),
 ]
