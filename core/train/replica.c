@@ -211,6 +211,19 @@ static void check_sums(struct replica *r, const struct evaluation *e)
 			   (double)(s->loss / s->count), (double)(s->hits / s->count));
 }
 
+/* Is what was evaluated what is trained? */
+static void check_program(struct replica *r, const struct evaluation *e)
+{
+	const double allowed = r->run->options.scoring_tolerance;
+
+	if (r->over || e->difference <= allowed)
+		return;
+	replica_fail_audit(r, "validation",
+			   "audit update FAILED: validation: the program that trains scores a "
+			   "target of its last rows differently by %.1e; %g is allowed",
+			   e->difference, allowed);
+}
+
 static enum status save_best(const struct replica *r, struct error *err)
 {
 	char path[4096];
@@ -234,6 +247,7 @@ enum status replica_take_evaluation(struct replica *r, const struct evaluation *
 	check_rows(r, e);
 	check_floor(r, iteration, e);
 	check_sums(r, e);
+	check_program(r, e);
 	if (m && w->measure && w->measure(w->context, m, iteration, err) != OK)
 		return FAIL;
 	if (!(e->all.loss < r->state.best_loss))
