@@ -122,6 +122,17 @@ static void record_score(struct metrics *m, int64_t iteration, const char *suffi
 		metrics_value(m, iteration, name, s->floor);
 }
 
+/* What the audit added up, beside what is reported: the report compares them. */
+static void record_recount(struct metrics *m, int64_t iteration, const struct recount_sum *s)
+{
+	const long double n = (long double)s->count;
+
+	if (s->count == 0)
+		return;
+	metrics_value(m, iteration, METRIC_DATA_VALIDATION_LOSS, (double)(s->loss / n));
+	metrics_value(m, iteration, METRIC_DATA_VALIDATION_ACCURACY, (double)(s->hits / n));
+}
+
 static void record_evaluation(const struct train_run *run, int64_t iteration,
 			      const struct evaluation *e)
 {
@@ -244,6 +255,8 @@ enum status replica_take_evaluation(struct replica *r, const struct evaluation *
 	}
 	r->validation = e->all.loss;
 	record_evaluation(r->run, iteration, e);
+	if (r->audit)
+		record_recount(m, iteration, &e->recount.all);
 	check_rows(r, e);
 	check_floor(r, iteration, e);
 	check_sums(r, e);
