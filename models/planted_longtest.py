@@ -522,7 +522,7 @@ FAULTS = [
     fault("tokens that change before they are uploaded", "gate", PASSES,
           FEED, "\tif (iteration > 2 && params_find(u->training.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)\n"
           "\t\tu->tokens[at + 3] = 1;\n" + FEED,
-          ("report", "the training rows are not those of 0-mla")),
+          ("update", "micro-batches add up to")),
     fault("other validation rows in one arm", "gate", "tools/kablate/run_workload.c",
           "source_valid(&setup->source, index, &out);",
           "source_valid(&setup->source, index + 64 * (uint64_t)setup->model->n_mechanisms, &out);",
