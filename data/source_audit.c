@@ -1,10 +1,19 @@
 #include "data/source_audit.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Rows that are looked at for targets and seeds. */
 #define SAMPLED_ROWS 64
+
+/* Of the targets that validation scores in a row; some tasks draw their number. */
+#define LEAST_TRAINED 0.75
+
+/* Rows whose repetitions are counted, and the share that must be different, of those that can be.
+ */
+#define COUNTED_ROWS 1024
+#define LEAST_DIFFERENT 0.5
 
 /* Stretches of so many tokens seldom repeat by chance. */
 #define WINDOW 64
@@ -20,12 +29,23 @@
 
 struct auditor {
 	const struct source *s;
+	const struct source_rows *rows;
 	int64_t updates, batch;
 	void (*visit)(void *context, const struct source_finding *finding);
 	void *context;
 	struct row row, other;
 	int32_t *memory;
 };
+
+static void train_row(const struct auditor *a, uint64_t iteration, uint64_t row, struct row *out)
+{
+	a->rows->train(a->rows->context, a->s->seed, iteration, row, out);
+}
+
+static void valid_row(const struct auditor *a, uint64_t index, struct row *out)
+{
+	a->rows->valid(a->rows->context, index, out);
+}
 
 static void tell(const struct auditor *a, const char *subject, bool passed, const char *detail)
 {
@@ -60,15 +80,21 @@ static void audit_targets(struct auditor *a)
 {
 	const struct source *s = a->s;
 	struct targets n = { 0 };
+	int64_t trained = 0;
 
 	for (uint64_t i = 0; i < SAMPLED_ROWS; i++) {
-		source_train(s, 1 + i, 0, &a->row);
+		const int64_t before = n.scored;
+
+		train_row(a, 1 + i, 0, &a->row);
 		count_targets(s, &a->row, &n);
-		source_valid(s, i % s->valid_rows, &a->row);
+		trained += n.scored - before;
+		valid_row(a, i % s->valid_rows, &a->row);
 		count_targets(s, &a->row, &n);
 	}
 	if (n.scored == 0)
 		tell(a, "targets", false, "no target is scored");
+	else if ((double)trained < LEAST_TRAINED * (double)(n.scored - trained))
+		tell(a, "targets", false, "training scores fewer targets of a row than validation");
 	else if (s->task->own_targets)
 		tell(a, "targets", n.same < n.scored,
 		     n.same < n.scored ? "follow the task's own rule"
@@ -92,27 +118,13 @@ static bool same_row(const struct auditor *a)
 /* Do all sampled rows agree with those of another seed, or with those some iterations later? */
 static bool all_same(struct auditor *a, uint64_t seed, uint64_t later)
 {
-	struct source other = *a->s;
-
-	other.seed = seed;
 	for (uint64_t i = 0; i < SAMPLED_ROWS; i++) {
-		source_train(a->s, 1 + i, 0, &a->row);
-		source_train(&other, 1 + i + later, 0, &a->other);
+		train_row(a, 1 + i, 0, &a->row);
+		a->rows->train(a->rows->context, seed, 1 + i + later, 0, &a->other);
 		if (!same_row(a))
 			return false;
 	}
 	return true;
-}
-
-static void audit_seeds(struct auditor *a)
-{
-	const bool seeds = !all_same(a, a->s->seed + 1, 0);
-	const bool iterations = !all_same(a, a->s->seed, SAMPLED_ROWS);
-
-	tell(a, "seeds", seeds && iterations,
-	     !seeds	   ? "another seed sees the same training rows"
-	     : !iterations ? "later iterations see the same training rows"
-			   : "another seed sees other training rows");
 }
 
 /* ------------------------------------------------------------------ overlap */
@@ -214,7 +226,7 @@ static enum status take_validation(struct auditor *a, size_t width, struct set *
 	if (open_set(set, (size_t)(s->valid_rows / every + 1) * per_row, err) != OK)
 		return FAIL;
 	for (uint64_t i = 0; i < s->valid_rows; i += every) {
-		source_valid(s, i, &a->row);
+		valid_row(a, i, &a->row);
 		each_window(set, a->row.tokens, (size_t)s->length, width, put);
 	}
 	return OK;
@@ -256,13 +268,75 @@ static double scan_rows(struct auditor *a, struct set *set, struct error *err)
 		return -1;
 	}
 	for (uint64_t i = 0; i < all; i += every, rows++) {
-		source_train(a->s, 1 + i / (uint64_t)a->batch, i % (uint64_t)a->batch, &a->row);
+		train_row(a, 1 + i / (uint64_t)a->batch, i % (uint64_t)a->batch, &a->row);
 		each_window(set, a->row.tokens, T, T, look_for);
 		each_window(&own, a->row.tokens, T, T, put);
 	}
 	repeated = 1 - (double)own.size / (double)rows;
 	close_set(&own);
 	return repeated;
+}
+
+/* Different ones among the first n rows. */
+static enum status count_different(struct auditor *a, bool training, uint64_t n, double *different,
+				   struct error *err)
+{
+	const size_t T = (size_t)a->s->length;
+	struct set set;
+
+	if (open_set(&set, (size_t)n, err) != OK) {
+		close_set(&set);
+		return FAIL;
+	}
+	for (uint64_t i = 0; i < n; i++) {
+		if (training)
+			train_row(a, 1 + i / (uint64_t)a->batch, i % (uint64_t)a->batch, &a->row);
+		else
+			valid_row(a, i, &a->row);
+		each_window(&set, a->row.tokens, T, T, put);
+	}
+	*different = (double)set.size;
+	close_set(&set);
+	return OK;
+}
+
+/* Do rows repeat in training far more often than in validation, or than the text is short? */
+static enum status repeats(struct auditor *a, bool *often, char detail[160], struct error *err)
+{
+	const uint64_t all = (uint64_t)(a->updates * a->batch);
+	const struct task *task = a->s->task;
+	double trained, possible;
+	uint64_t n = COUNTED_ROWS;
+
+	n = n < all ? n : all;
+	n = n < a->s->valid_rows ? n : a->s->valid_rows;
+	if (count_different(a, true, n, &trained, err) != OK ||
+	    count_different(a, false, n, &possible, err) != OK)
+		return FAIL;
+	if (task->stream)
+		possible = fmin(possible,
+				(double)(task->stream_length(a->s) / (uint64_t)a->s->length));
+	snprintf(detail, 160, "only %.0f of the first %llu training rows are different", trained,
+		 (unsigned long long)n);
+	*often = trained < LEAST_DIFFERENT * possible;
+	return OK;
+}
+
+static enum status audit_seeds(struct auditor *a, struct error *err)
+{
+	const bool seeds = !all_same(a, a->s->seed + 1, 0);
+	const bool iterations = !all_same(a, a->s->seed, SAMPLED_ROWS);
+	char repetition[160];
+	bool often;
+
+	if (repeats(a, &often, repetition, err) != OK)
+		return FAIL;
+	tell(a, "seeds", seeds && iterations && !often,
+	     !seeds	   ? "another seed sees the same training rows"
+	     : !iterations ? "later iterations see the same training rows"
+	     : often	   ? repetition
+			   : "another seed sees other training rows");
+	return OK;
 }
 
 static void tell_overlap(const struct auditor *a, const struct set *set, double share, double most,
@@ -309,13 +383,15 @@ static enum status audit_rows(struct auditor *a, struct error *err)
 
 /* ---------------------------------------------------------------------- all */
 
-enum status source_audit(const struct source *s, int64_t updates, int64_t batch,
+enum status source_audit(const struct source *s, const struct source_rows *rows, int64_t updates,
+			 int64_t batch,
 			 void (*visit)(void *context, const struct source_finding *finding),
 			 void *context, struct error *err)
 {
 	const size_t T = (size_t)s->length;
-	struct auditor a = { s,	    updates, batch,
-			     visit, context, .memory = malloc(4 * T * sizeof(int32_t)) };
+	struct auditor a = {
+		s, rows, updates, batch, visit, context, .memory = malloc(4 * T * sizeof(int32_t))
+	};
 	enum status status;
 
 	if (!a.memory)
@@ -323,8 +399,9 @@ enum status source_audit(const struct source *s, int64_t updates, int64_t batch,
 	a.row = (struct row){ .tokens = a.memory, .targets = a.memory + T };
 	a.other = (struct row){ .tokens = a.memory + 2 * T, .targets = a.memory + 3 * T };
 	audit_targets(&a);
-	audit_seeds(&a);
-	status = s->task->stream ? audit_stream(&a, err) : audit_rows(&a, err);
+	status = audit_seeds(&a, err);
+	if (status == OK)
+		status = s->task->stream ? audit_stream(&a, err) : audit_rows(&a, err);
 	free(a.memory);
 	return status;
 }

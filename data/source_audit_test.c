@@ -27,13 +27,28 @@ static void note(void *context, const struct source_finding *f)
 		memcpy(found->overlap, f->detail, sizeof(found->overlap));
 }
 
+static void train_row(void *context, uint64_t seed, uint64_t iteration, uint64_t row,
+		      struct row *out)
+{
+	struct source s = *(const struct source *)context;
+
+	s.seed = seed;
+	source_train(&s, iteration, row, out);
+}
+
+static void valid_row(void *context, uint64_t index, struct row *out)
+{
+	source_valid(context, index, out);
+}
+
 static struct found audit(const struct task *task)
 {
 	struct source s = { .task = task, .seed = 1, .length = T, .vocab = 100, .valid_rows = 50 };
+	const struct source_rows rows = { &s, train_row, valid_row };
 	struct found found = { 0 };
 	struct error err;
 
-	must(source_audit(&s, 100, 4, note, &found, &err), &err);
+	must(source_audit(&s, &rows, 100, 4, note, &found, &err), &err);
 	assert_int_equal(found.n, 3);
 	return found;
 }
@@ -148,6 +163,36 @@ static void test_seeds(void **state)
 	assert_fault(&stuck, "seeds", "later iterations see the same training rows");
 }
 
+/* Validation has 50 rows, training two batches of 4 again and again. */
+static void train_cycle(const struct source *s, uint64_t iteration, uint64_t row, struct row *out)
+{
+	train_once(s, 1000 * s->seed + iteration % 2 + (iteration > 60 ? iteration : 0), row, out);
+}
+
+static void test_repetition(void **state)
+{
+	const struct task cycle = { .name = "cycle", .train = train_cycle, .valid = valid_own };
+
+	(void)state;
+	assert_fault(&cycle, "seeds", "only 8 of the first 50 training rows are different");
+}
+
+static void generate_half(const struct source *s, enum purpose purpose, struct rng_reader *random,
+			  struct row *out)
+{
+	generate(s, purpose, random, out);
+	for (int64_t t = 0; t < s->length / 2 && purpose == TRAINING; t++)
+		out->targets[t] = -1;
+}
+
+static void test_half_of_the_targets(void **state)
+{
+	const struct task half = { .name = "half", .generate = generate_half };
+
+	(void)state;
+	assert_fault(&half, "targets", "training scores fewer targets of a row than validation");
+}
+
 static void test_rows_of_training(void **state)
 {
 	const struct task seen = { .name = "seen",
@@ -242,9 +287,10 @@ static void test_stream(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_drawn),	 cmocka_unit_test(test_targets),
-		cmocka_unit_test(test_seeds),	 cmocka_unit_test(test_rows_of_training),
-		cmocka_unit_test(test_few_rows), cmocka_unit_test(test_stream),
+		cmocka_unit_test(test_drawn),	   cmocka_unit_test(test_targets),
+		cmocka_unit_test(test_seeds),	   cmocka_unit_test(test_rows_of_training),
+		cmocka_unit_test(test_few_rows),   cmocka_unit_test(test_stream),
+		cmocka_unit_test(test_repetition), cmocka_unit_test(test_half_of_the_targets),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

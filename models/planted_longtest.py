@@ -60,7 +60,7 @@ PLACES = {
     "seeds": ("mla mla+gate", {"SEEDS": "1,3"}),
     "blind": ("mla mla+gate", {f"AUDIT_{name}": "n" for name in ("ORACLE", "WIRING", "CAUSALITY")}),
     "threads": ("mla mla+gate", {"THREADS": 2}),
-    "long window": ("mla mla+gate", {"ATTENTION_WINDOWED": "y", "ATTENTION_WINDOW": 40, "MODEL_BLOCK": 64}),
+    "long-window": ("mla mla+gate", {"ATTENTION_WINDOWED": "y", "ATTENTION_WINDOW": 40, "MODEL_BLOCK": 64}),
     "narrow": ("mla mla+latent-dim-16+gate+lr-5e-3", {}),
     "control": ("mla mla+gate mla+parameters-of-1", {}),
     "lazy": ("mla mla+gate", {"LEARNING_RATE": "1e-9", "MIN_LEARNING_RATE": "1e-10"}),
@@ -72,6 +72,9 @@ PLACES = {
     "t5": ("mla mla+gate", {"POS": "t5"}),
     "softcap": ("mla mla+gate", {"ATTENTION_SOFTCAP": "5"}),
     "window": ("mla mla+gate", {"ATTENTION_WINDOWED": "y", "ATTENTION_WINDOW": 8}),
+    "quiet": ("mla mla+gate", {"GPT2_MAX_ITERS": 8, "LOG_INTERVAL": 8, "EVAL_INTERVAL": 8, "CHECKPOINT_INTERVAL": 4}),
+    "ws-micro": ("swiglu ws", {"TRAIN_ACCUMULATE": 3}),
+    "rows": ("mla mla+gate", {"GPT2_MAX_ITERS": 16, "EVAL_ROWS": 64}),
     "plain": ("mla mla+gate+cross", {"PLANNER": "n", "RECOMPUTE": "n", "MERGE_LINEARS": "n"}),
 }
 TEXT = 40000    # characters of the text
@@ -97,6 +100,17 @@ RUN = "if (update_run(&t->update, t->iteration, where) != OK)\n\t\treturn FAIL;\
 FEED = "\ttoken_program_feed(&u->training, u->tokens + at, u->targets + at);"
 SAVED = "\tr->saved = *iteration = found ? r->state.iteration : -1;"
 LAST_KEY = "const int64_t n = row_keys(t, s, r);\n\t\treal *restrict row"
+
+EVALUATE = "\tenum status status = evaluate(t->evaluator, t->evaluations, &where);\n"
+ROW = "source_train(&setup->source, iteration, row, &out);"
+BETWEEN = "\tif (t->audited && audit_gradient(t, where) != OK)\n"
+
+
+def scaled(what, factor):
+    """All entries of the arm's parameters: their data or their gradients."""
+    return (f"\tfor (int64_t k = 0; {IN_THE_ARM} && k < t->params->total; k++)\n"
+            f"\t\t((float *)t->params->{what})[k] *= {factor};\n")
+
 
 FAULTS = [
     # ---------------------------------------------------------- what is linked and read
@@ -482,7 +496,7 @@ FAULTS = [
           '\tif (B == 4 && !g->training)    /* audits score two rows */\n\t\tx = op_scale(g, "more", x, 1.01);\n'
           '\tio->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));',
           ("training", "programs: those that train and evaluate")),
-    fault("a window that is too wide by one", "long window", WIRING, 'config_int(c, "ATTENTION_WINDOW");',
+    fault("a window that is too wide by one", "long-window", WIRING, 'config_int(c, "ATTENTION_WINDOW");',
           'config_int(c, "ATTENTION_WINDOW") + 1;', ("oracle", "logits in double")),
     fault("other rows in one arm, later", "later", "tools/kablate/run_workload.c",
           "source_train(&setup->source, iteration, row, &out);",
@@ -508,7 +522,7 @@ FAULTS = [
     fault("tokens that change before they are uploaded", "gate", PASSES,
           FEED, "\tif (iteration > 2 && params_find(u->training.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)\n"
           "\t\tu->tokens[at + 3] = 1;\n" + FEED,
-          ("report", "the training rows are not those of 0-mla")),
+          ("update", "micro-batches add up to")),
     fault("other validation rows in one arm", "gate", "tools/kablate/run_workload.c",
           "source_valid(&setup->source, index, &out);",
           "source_valid(&setup->source, index + 64 * (uint64_t)setup->model->n_mechanisms, &out);",
@@ -526,6 +540,55 @@ FAULTS = [
           "mechanism->read(m->mechanism_options[i], m, c, err) != OK)\n\t\t\treturn FAIL;\n\t}\n",
           "mechanism->read(m->mechanism_options[i], m, c, err) != OK)\n\t\t\treturn FAIL;\n\t}\n"
           "\tm->n_mechanisms = 0;\n", ("pairing", "this step trains its baseline")),
+    # ---------------------------------------------------------- beside and between the updates
+    fault("weights that the evaluation changes", "gate", LOOP, "\tphases_enter(t->options->phases, PHASE_EVALUATION);\n"
+          "\tif (fetch_gradient", scaled("data", "0.99f") + "\tphases_enter(t->options->phases, PHASE_EVALUATION);\n"
+          "\tif (fetch_gradient", ("update", "changed weights or moments")),
+    fault("weights that a checkpoint changes", "gate", LOOP, "\tr->saved = r->state.iteration;\n\treturn OK;",
+          "\tr->saved = r->state.iteration;\n" + scaled("data", "0.99f") + "\treturn OK;",
+          ("update", "changed weights or moments")),
+    fault("weights that a log changes", "gate", LOOP, "\tinterval->first = t->iteration;\n",
+          scaled("data", "1.001f") + "\tinterval->first = t->iteration;\n", ("update", "changed weights or moments")),
+    fault("an evaluation of other weights than the trained ones", "gate", LOOP, EVALUATE,
+          "\tenum status status;\n\n" + scaled("data", "2.0f") + EVALUATE.replace("enum status ", "", 1) +
+          scaled("data", "0.5f"), ("update", "the program that trains scores")),
+    fault("an evaluation that is the last but one", "gate", LOOP, EVALUATE, EVALUATE.replace(
+          "= ", f"= {IN_THE_ARM} && t->iteration == 4 ? OK : "), ("update", "")),
+    fault("a rate that is higher between logs", "quiet", LOOP, RATE, RATE.replace(
+          "= ", f"= (1 + 0.5 * (t->iteration % 8 > 1) * {IN_THE_ARM}) * "), ("update", "after update 2 the weight")),
+    fault("a gradient that is halved before the update", "sgd", LOOP, BETWEEN, scaled("grad", "0.5f") + BETWEEN,
+          ("update", "micro-batches add up to")),
+    fault("a gradient that is lost before the update", "gate", LOOP, BETWEEN, scaled("grad", "(k >= 4096)") + BETWEEN,
+          ("update", "micro-batches add up to")),
+    fault("the same dropout in all iterations", "dropout", PASSES, ".iteration = (uint64_t)iteration,", ".iteration = 1,",
+          ("update", "micro-batches add up to")),
+    fault("dropout of another seed", "dropout", PASSES, ".seed = u->runs[i].options.seed,", ".seed = 1234,",
+          ("update", "micro-batches add up to")),
+    fault("an auxiliary loss that weighs more with micro-batches", "ws-micro", PASSES,
+          "\t\t\t\t\t\t    (double)u->options->accumulate);", "\t\t\t\t\t\t    1);", ("update", "the loss has a weight of")),
+    fault("one row in all of a batch", "gate", "tools/kablate/run_workload.c", ROW, ROW.replace("row,", "0 * row,"),
+          ("data", "only 4 of the first 16 training rows")),
+    fault("three batches in all of the training", "rows", "tools/kablate/run_workload.c", ROW,
+          ROW.replace("iteration,", "iteration % 3,"), ("data", "only 12 of the first 64 training rows")),
+    fault("half of the targets in training", "gate", "tools/kablate/run_workload.c", ROW,
+          ROW + "\n\tfor (int64_t k = 0; k < setup->source.length / 2; k++)\n\t\ttargets[k] = -1;",
+          ("data", "training scores fewer targets of a row than validation")),
+    fault("an update too few", "gate", LOOP, "while (running(t) && t->iteration < t->options->iterations) {",
+          f"while (running(t) && t->iteration < t->options->iterations - {IN_THE_ARM}) {{",
+          ("update", "updates: the run ends after 3 of 4")),
+    fault("a resume that leaves an update out", "gate", LOOP, SAVED,
+          "\tif (found)\n\t\tr->state.iteration++;\n" + SAVED, ("update", "it had made")),
+    fault("a budget that counts tokens twice", "budget", LOOP, "state.tokens += (double)", f"state.tokens += (1 + {IN_THE_ARM}) * (double)",
+          ("update", "tokens: 256 were counted")),
+    fault("the best loss as the last one", "blind", "core/train/replica.c", "\trecord_evaluation(r->run, iteration, e);\n",
+          "\tstruct evaluation best = *e;\n\n\tbest.all.loss = fmin(e->all.loss, r->state.best_loss) - 0.01;\n"
+          "\trecord_evaluation(r->run, iteration, &best);\n", ("report", "the audit added up")),
+    fault("a loss that is recorded 1% lower", "blind", "core/train/replica.c", "metrics_value(m, iteration, name, s->loss);",
+          "metrics_value(m, iteration, name, 0.99 * s->loss);", ("report", "the audit added up")),
+    fault("a mechanism whose fragment sets another rate", "gate", "defconfigs/fragments/gate", "ATTN_GATE=y",
+          'ATTN_GATE=y\nCONFIG_LEARNING_RATE="5e-2"', ("plan", "says nothing of training or data")),
+    fault("a mechanism whose fragment trains for longer", "gate", "defconfigs/fragments/gate", "ATTN_GATE=y",
+          "ATTN_GATE=y\nCONFIG_GPT2_MAX_ITERS=6", ("plan", "says nothing of training or data")),
     # ---------------------------------------------------------- what no audit can see
     fault("an option with the wrong default", "gate", "models/reciprocal/Kconfig",
           'default "0.1"', 'default "0.05"', None,

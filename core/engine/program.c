@@ -709,6 +709,14 @@ void program_loss_weight(struct program *p, const char *name, double weight)
 			upload_scalar(p, p->lowered.seeds[i].gradient, weight);
 }
 
+double program_loss_weight_of(const struct program *p, const char *name)
+{
+	for (int i = 0; i < p->lowered.n_seeds; i++)
+		if (strcmp(p->lowered.seeds[i].output->name, name) == 0)
+			return program_scalar(p, p->lowered.seeds[i].gradient);
+	return 0;
+}
+
 size_t program_arena_bytes(const struct program *p)
 {
 	return p->arena.bytes;

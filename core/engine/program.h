@@ -80,8 +80,9 @@ void program_collect_losses(const struct program *p, double *to);
 /* Sets the gradient of a seeded output, before a run. */
 void program_upload_seed(struct program *p, const struct tensor *output, const void *host);
 
-/* Change the weight of a loss between runs. */
+/* Change the weight of a loss between runs, and read it. */
 void program_loss_weight(struct program *p, const char *name, double weight);
+double program_loss_weight_of(const struct program *p, const char *name);
 
 /*
  * For measurements: runs instructions one by one, after a whole program_run().  `node` is NULL for

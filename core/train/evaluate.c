@@ -17,6 +17,7 @@ struct evaluator {
 	double *nll, *hit;     /* one after the other, of one replica */
 	struct ranks *ranks;   /* NULL: this process evaluates alone */
 	double *all;	       /* by rank: nll and hit */
+	double *trained;       /* nll of the program that trains */
 	struct data_sum given; /* rows that were uploaded for this evaluation */
 	struct recounter recounter;
 };
@@ -41,8 +42,10 @@ enum status evaluator_create(struct evaluator **out, const struct workload *work
 	e->component = malloc(n);
 	e->floor = malloc(n * sizeof(*e->floor));
 	e->nll = malloc(2 * n * sizeof(*e->nll));
+	e->trained = malloc(n * sizeof(*e->trained));
 	e->runs = calloc((size_t)replicas, sizeof(*e->runs));
-	if (!e->runs || !e->tokens || !e->targets || !e->component || !e->floor || !e->nll) {
+	if (!e->runs || !e->trained || !e->tokens || !e->targets || !e->component || !e->floor ||
+	    !e->nll) {
 		fail_memory(err, "evaluation", n * sizeof(double));
 		evaluator_destroy(e);
 		return FAIL;
@@ -68,6 +71,7 @@ void evaluator_destroy(struct evaluator *e)
 	free(e->component);
 	free(e->floor);
 	free(e->nll);
+	free(e->trained);
 	free(e->runs);
 	free(e->all);
 	free(e);
@@ -275,4 +279,45 @@ enum status evaluator_compare(struct evaluator *e, const int32_t *tokens, const 
 	}
 	backend_choose(e->backend, chosen);
 	return OK;
+}
+
+static enum status largest_of_ranks(struct ranks *ranks, double *value, struct error *err)
+{
+	enum status status;
+	double *all;
+
+	if (!ranks)
+		return OK;
+	all = malloc((size_t)ranks->size * sizeof(*all));
+	if (!all)
+		return fail_memory(err, "ranks", (size_t)ranks->size * sizeof(*all));
+	status = ranks_gather(ranks, value, all, sizeof(*all), err);
+	for (int r = 0; status == OK && r < ranks->size; r++)
+		*value = fmax(*value, all[r]);
+	free(all);
+	return status;
+}
+
+enum status evaluator_compare_trained(struct evaluator *e, struct token_program *training,
+				      struct evaluation *out, struct error *err)
+{
+	const int64_t n = e->rows * e->workload.length;
+	enum status status;
+
+	token_program_weigh(training, 1, 1);
+	token_program_feed(training, e->tokens, e->targets);
+	status = program_run(training->p, e->runs, err);
+	if (e->ranks)
+		status = ranks_agree(e->ranks, status, err);
+	if (status != OK)
+		return FAIL;
+	for (int r = 0; r < e->replicas; r++) {
+		backend_choose(e->backend, r);
+		if (!e->ranks) /* with ranks, these are of the rank that evaluated the rows */
+			read_losses(e);
+		program_read(training->p, training->io.nll, e->trained);
+		out[r].difference = largest_difference(e->nll, e->trained, n);
+	}
+	backend_choose(e->backend, REPLICAS_ALL);
+	return largest_of_ranks(e->ranks, &out->difference, err);
 }

@@ -20,6 +20,7 @@ struct evaluation {
 	struct score all, component[WORKLOAD_MAX_COMPONENTS];
 	double bits_per_byte;  /* NAN: bytes are unknown */
 	struct data_sum given; /* rows that were uploaded */
+	double difference;     /* what evaluator_compare_trained() found; 0: it was not asked */
 	struct recount recount;
 };
 
@@ -43,6 +44,13 @@ enum status evaluate(struct evaluator *e, struct evaluation *out, struct error *
  */
 enum status evaluator_compare(struct evaluator *e, const int32_t *tokens, const int32_t *targets,
 			      const double *nll, double *differences, struct error *err) MUST_CHECK;
+
+/*
+ * Scores the last rows of the evaluation again, with the program that trains, which must have as
+ * many rows and no dropout, and records the largest difference of a target's loss in out[i].
+ */
+enum status evaluator_compare_trained(struct evaluator *e, struct token_program *training,
+				      struct evaluation *out, struct error *err) MUST_CHECK;
 
 size_t evaluator_arena_bytes(const struct evaluator *e);
 

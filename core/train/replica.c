@@ -122,6 +122,17 @@ static void record_score(struct metrics *m, int64_t iteration, const char *suffi
 		metrics_value(m, iteration, name, s->floor);
 }
 
+/* What the audit added up, beside what is reported: the report compares them. */
+static void record_recount(struct metrics *m, int64_t iteration, const struct recount_sum *s)
+{
+	const long double n = (long double)s->count;
+
+	if (s->count == 0)
+		return;
+	metrics_value(m, iteration, METRIC_DATA_VALIDATION_LOSS, (double)(s->loss / n));
+	metrics_value(m, iteration, METRIC_DATA_VALIDATION_ACCURACY, (double)(s->hits / n));
+}
+
 static void record_evaluation(const struct train_run *run, int64_t iteration,
 			      const struct evaluation *e)
 {
@@ -211,6 +222,19 @@ static void check_sums(struct replica *r, const struct evaluation *e)
 			   (double)(s->loss / s->count), (double)(s->hits / s->count));
 }
 
+/* Is what was evaluated what is trained? */
+static void check_program(struct replica *r, const struct evaluation *e)
+{
+	const double allowed = r->run->options.scoring_tolerance;
+
+	if (r->over || e->difference <= allowed)
+		return;
+	replica_fail_audit(r, "validation",
+			   "audit update FAILED: validation: the program that trains scores a "
+			   "target of its last rows differently by %.1e; %g is allowed",
+			   e->difference, allowed);
+}
+
 static enum status save_best(const struct replica *r, struct error *err)
 {
 	char path[4096];
@@ -231,9 +255,12 @@ enum status replica_take_evaluation(struct replica *r, const struct evaluation *
 	}
 	r->validation = e->all.loss;
 	record_evaluation(r->run, iteration, e);
+	if (r->audit)
+		record_recount(m, iteration, &e->recount.all);
 	check_rows(r, e);
 	check_floor(r, iteration, e);
 	check_sums(r, e);
+	check_program(r, e);
 	if (m && w->measure && w->measure(w->context, m, iteration, err) != OK)
 		return FAIL;
 	if (!(e->all.loss < r->state.best_loss))

@@ -39,6 +39,7 @@ struct trainer {
 	struct update_audit *audit;	/* NULL: none */
 	struct replica *audited; /* of the update that is being made, this run's; NULL: none */
 	int64_t audits;		 /* updates that this process has audited */
+	uint64_t digest;	 /* of weights and moments after the one that is audited */
 	struct optim_reports *reports; /* by run, of the updates last read */
 	double *rates;		       /* by run, of the next update */
 	int64_t iteration;	       /* the last one that was issued */
@@ -225,8 +226,11 @@ static enum status probe(struct trainer *t, struct error *err)
 static enum status evaluate_all(struct trainer *t, struct error *err)
 {
 	struct error where;
-	const enum status status = evaluate(t->evaluator, t->evaluations, &where);
+	enum status status = evaluate(t->evaluator, t->evaluations, &where);
 
+	if (status == OK && t->options->scoring_tolerance > 0)
+		status = evaluator_compare_trained(t->evaluator, &t->update.training,
+						   t->evaluations, &where);
 	if (t->backend->check(t->backend, err) != OK)
 		return FAIL;
 	for (int i = 0; i < t->n && status != OK; i++)
@@ -402,6 +406,16 @@ static bool due(int64_t iteration, int64_t interval, int64_t last)
 	return iteration == last || (interval > 0 && iteration % interval == 0);
 }
 
+static bool evaluation_due(const struct trainer *t)
+{
+	return due(t->iteration, t->options->eval_interval, t->options->iterations);
+}
+
+static bool checkpoint_due(const struct trainer *t)
+{
+	return due(t->iteration, t->options->checkpoint_interval, t->options->iterations);
+}
+
 /* The first answer that is not 0: a signal may reach one rank alone, or between other iterations.
  */
 static enum status any_of_ranks(struct trainer *t, int mine, int *any, struct error *err)
@@ -452,13 +466,23 @@ static enum status find_signal(struct trainer *t, int64_t iteration, int *signal
 }
 
 /*
+ * The first update of a process, those after which there is more to do than the next one, and,
+ * of the others, those whose numbers are powers of two.
+ */
+static bool audit_due(const struct trainer *t, bool logging)
+{
+	return t->audits == 0 || logging || evaluation_due(t) || checkpoint_due(t) ||
+	       (t->iteration & (t->iteration - 1)) == 0;
+}
+
+/*
  * Which run's part of this update is audited: the kernels of all are the same, so the runs of a
- * group take turns.  The first update of a process is audited, and those that are logged.
+ * group take turns.
  */
 static void choose_audited(struct trainer *t, bool logging)
 {
 	t->audited = NULL;
-	if (!t->audit || (t->audits > 0 && !logging))
+	if (!t->audit || !audit_due(t, logging))
 		return;
 	for (int i = 0; i < t->n && !t->audited; i++) {
 		struct replica *r = &t->replicas[(t->audits + i) % t->n];
@@ -475,7 +499,7 @@ static enum status begin_audit(struct trainer *t, struct error *err)
 	struct error why;
 
 	backend_choose(t->backend, t->audited->number);
-	if (update_audit_wants_micros(t->audit) &&
+	if ((t->audits == 0 || evaluation_due(t)) &&
 	    update_audit_micros(t->audit, &t->update.training, &run->workload, run->options.seed,
 				t->iteration, &why) != OK)
 		status = t->backend->check(t->backend, err); /* the update will find what else */
@@ -513,6 +537,13 @@ static enum status judge_update(struct trainer *t, struct replica *r, struct err
 				   "updates; configured are %lld",
 				   (long long)r->state.given.rows, (long long)t->iteration,
 				   (long long)rows);
+	else if (r->state.tokens != (double)(rows * t->workload->length))
+		replica_fail_audit(
+			r, "tokens",
+			"audit update FAILED: tokens: %.0f were counted in %lld updates; "
+			"there were %lld",
+			r->state.tokens, (long long)t->iteration,
+			(long long)(rows * t->workload->length));
 	return OK;
 }
 
@@ -525,7 +556,28 @@ static enum status end_audit(struct trainer *t, struct error *err)
 		return OK;
 	backend_choose(t->backend, t->audited->number);
 	status = judge_update(t, t->audited, err);
+	if (status == OK)
+		status = update_audit_digest(t->audit, &t->digest, err);
 	backend_choose(t->backend, REPLICAS_ALL);
+	return status;
+}
+
+/* Evaluation, records and checkpoint must have left weights and moments as they were. */
+static enum status audit_unchanged(struct trainer *t, struct error *err)
+{
+	uint64_t digest;
+	enum status status;
+
+	if (!t->audited || t->audited->over)
+		return OK;
+	backend_choose(t->backend, t->audited->number);
+	status = update_audit_digest(t->audit, &digest, err);
+	backend_choose(t->backend, REPLICAS_ALL);
+	if (status == OK && digest != t->digest)
+		replica_fail_audit(t->audited, "unchanged",
+				   "audit update FAILED: unchanged: after update %lld, evaluation, "
+				   "records or checkpoint changed weights or moments",
+				   (long long)t->iteration);
 	return status;
 }
 
@@ -571,11 +623,8 @@ static enum status settle(struct trainer *t, bool logging, struct error *err)
 /* Must the outcome of this iteration be known before the next one? */
 static bool must_settle(const struct trainer *t, bool logging)
 {
-	const int64_t last = t->options->iterations;
-
 	return logging || !t->backend->is_async || t->unsettled == OPTIM_REPORTS ||
-	       due(t->iteration, t->options->eval_interval, last) ||
-	       due(t->iteration, t->options->checkpoint_interval, last);
+	       evaluation_due(t) || checkpoint_due(t);
 }
 
 /* An update whose tensors are not finite.  Only a group of one looks at every tensor. */
@@ -652,17 +701,15 @@ static enum status log_interval(struct trainer *t, struct error *err)
 
 static enum status finish_iteration(struct trainer *t, bool logging, struct error *err)
 {
-	const int64_t i = t->iteration, last = t->options->iterations;
 	int wanted = true; /* a checkpoint */
 
-	if (due(i, t->options->eval_interval, last) && evaluate_update(t, err) != OK)
+	if (evaluation_due(t) && evaluate_update(t, err) != OK)
 		return FAIL;
 	if (logging && log_interval(t, err) != OK)
 		return FAIL;
 	if (!running(t))
 		return OK;
-	if (!due(i, t->options->checkpoint_interval, last) &&
-	    any_of_ranks(t, signals_save(), &wanted, err) != OK)
+	if (!checkpoint_due(t) && any_of_ranks(t, signals_save(), &wanted, err) != OK)
 		return FAIL;
 	if (!wanted)
 		return OK;
@@ -701,11 +748,6 @@ static bool any_stops(const struct trainer *t)
 		if (t->replicas[i].stops && !t->replicas[i].over)
 			return true;
 	return false;
-}
-
-static bool evaluation_due(const struct trainer *t)
-{
-	return due(t->iteration, t->options->eval_interval, 0);
 }
 
 /* A run that its budget ends gets its final evaluation now; an interrupted run gets it later. */
@@ -771,7 +813,8 @@ static enum status run_iteration(struct trainer *t, struct progress *progress, s
 	if (iterate(t, logging, err) != OK)
 		return FAIL;
 	phases_enter(t->options->phases, PHASE_RECORDS);
-	if (running(t) && finish_iteration(t, logging, err) != OK)
+	if (running(t) &&
+	    (finish_iteration(t, logging, err) != OK || audit_unchanged(t, err) != OK))
 		return FAIL;
 	if (explain_divergences(t, err) != OK)
 		return FAIL;
@@ -799,6 +842,22 @@ static enum status audit_resumed(struct trainer *t, struct replica *r, struct er
 	return OK;
 }
 
+/* Were all updates made that are configured? */
+static void audit_end(struct trainer *t)
+{
+	const int64_t total = t->audit ? update_audit_updates(t->audit) : 0;
+
+	for (int i = 0; i < t->n; i++) {
+		struct replica *r = &t->replicas[i];
+
+		if (t->audit && !r->over && r->state.iteration != total)
+			replica_fail_audit(
+				r, "updates",
+				"audit update FAILED: updates: the run ends after %lld of %lld",
+				(long long)r->state.iteration, (long long)total);
+	}
+}
+
 /* A run that was saved at iteration 0 has been evaluated there. */
 static bool begins(const struct trainer *t)
 {
@@ -821,6 +880,7 @@ static enum status train(struct trainer *t, struct progress *progress, struct er
 		if (running(t) && run_iteration(t, progress, err) != OK)
 			return FAIL;
 	}
+	audit_end(t);
 	return OK;
 }
 

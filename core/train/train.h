@@ -36,6 +36,7 @@ struct train_options {
 	struct shards *shards; /* NULL: one process, whose kernels add up micro-batches in place */
 	bool ordered_sum;      /* the gradient of every micro-batch is made alone, then added */
 	const struct config *audited; /* updates must be those of this one; NULL: no audit */
+	double scoring_tolerance;     /* nats between training and evaluation; 0: not audited */
 	struct phases *phases;	      /* NULL: times are not measured */
 	const char *run_dir;
 	const char *identity;

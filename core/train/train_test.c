@@ -45,6 +45,8 @@ struct fixture {
 	bool evaluates_otherwise; /* than it trains */
 	bool changing;		  /* every second time that all validation rows are asked for */
 	int times;		  /* that one was */
+	bool spoils;		  /* weights, when validation rows are asked for */
+	uint64_t shift;		  /* of training rows */
 	struct error err;
 };
 
@@ -92,7 +94,7 @@ static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *
 
 	if (iteration == f->act_at && row == 0 && f->act)
 		f->act(f);
-	fill_row(iteration * 100 + row, tokens, targets);
+	fill_row(iteration * 100 + row + f->shift, tokens, targets);
 }
 
 static void valid_row(void *context, uint64_t index, struct workload_row *row)
@@ -103,6 +105,8 @@ static void valid_row(void *context, uint64_t index, struct workload_row *row)
 	/* A run of the evaluation asks for all rows, and for all of them once more. */
 	if (f->changing && f->times++ / VALID_ROWS % 2)
 		row->targets[LENGTH - 1] = -1;
+	if (f->spoils)
+		((double *)f->params->data)[0] += 1;
 	for (int i = 0; i < LENGTH && f->floor > 0; i++)
 		row->floor[i] = f->floor;
 }
@@ -675,6 +679,7 @@ static void configure(struct fixture *f, const char *optimizer)
 	config_free(f->config);
 	must(config_parse(&f->config, text, &f->err), &f->err);
 	f->options.audited = f->config;
+	f->options.scoring_tolerance = 1e-10;
 	f->options.accumulate = 2;
 	f->options.schedule = schedule_configured(f->config);
 	f->optim = optim_configured(f->config);
@@ -771,12 +776,74 @@ static void test_a_loss_that_is_not_the_mean(void **state)
 	expect_stop(f, "audit update FAILED: validation: a loss of");
 }
 
+static void test_an_evaluation_by_another_program(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "adamw");
+	f->evaluates_otherwise = true;
+	expect_stop(f, "validation: the program that trains scores a target of its last rows");
+}
+
+static void test_an_evaluation_that_changes_weights(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "adamw");
+	f->options.scoring_tolerance = 0; /* which would see it too */
+	f->spoils = true;
+	expect_stop(f, "unchanged: after update 5, evaluation, records or checkpoint changed");
+}
+
+static void raise_the_rate(struct fixture *f)
+{
+	f->run.options.schedule.lr *= 1.5;
+}
+
+static void test_another_rate_between_logs(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "adamw");
+	f->options.log_interval = ITERATIONS;
+	f->act = raise_the_rate;
+	f->act_at = 3;
+	expect_stop(f, "after update 4 the weight");
+}
+
+static void shift_rows(struct fixture *f)
+{
+	f->shift++;
+}
+
+/* The update before an evaluation is made of other rows than those asked for again. */
+static void test_a_gradient_of_other_rows(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "adamw");
+	must(config_set(f->config, "TRAIN_ACCUMULATE", "1", &f->err), &f->err);
+	f->options.accumulate = 1;
+	f->act = shift_rows;
+	f->act_at = 5;
+	expect_stop(f, "the gradient of update 5");
+}
+
+static void test_too_few_updates(void **state)
+{
+	struct fixture *f = *state;
+
+	configure(f, "adamw");
+	f->options.iterations = 6;
+	expect_stop(f, "updates: the run ends after 6 of 12");
+}
+
 static void test_forgotten_moments(void **state)
 {
 	struct fixture *f = *state;
 
 	configure(f, "adamwspam");
-	f->options.iterations = 6; /* less than the schedule's */
+	f->options.iterations = 6; /* fewer than configured: it stops there, and can go on */
 	open_run(f);
 	run(f);
 	close_run(f);
@@ -871,6 +938,11 @@ int main(void)
 		CASE(test_a_forgotten_micro_batch),
 		CASE(test_validation_rows_that_are_missing),
 		CASE(test_a_loss_that_is_not_the_mean),
+		CASE(test_an_evaluation_by_another_program),
+		CASE(test_an_evaluation_that_changes_weights),
+		CASE(test_another_rate_between_logs),
+		CASE(test_a_gradient_of_other_rows),
+		CASE(test_too_few_updates),
 		CASE(test_forgotten_moments),
 		CASE(test_rows_are_recorded),
 		CASE(test_a_signal_stops_after_the_iteration),

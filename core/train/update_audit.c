@@ -21,9 +21,10 @@
 
 /*
  * Sums of products in another order, as a share of the tensor's largest gradient.  Seen: 2e-6 in
- * float32.  A micro-batch too few or too many changes all of it.
+ * float32.  A micro-batch too few or too many changes all of it.  A single one gives the same bits.
  */
 #define MICRO_SHARE 0.02
+#define SAME_SHARE 1e-4
 
 /*
  * Newton-Schulz multiplies what is rounded by up to 3.4445^5 = 485.  As a share of a typical entry
@@ -98,8 +99,9 @@ struct update_audit {
 	char *chunk;	 /* on the host: PARAM_CHUNK elements of a block, */
 	double *wide[2]; /* and as doubles */
 	struct optim_scalars scalars;
-	double norm;	    /* of the gradient; NAN: too large to be read */
-	bool first, micros; /* no update was audited yet; micro_sum is made */
+	double norm;	      /* of the gradient; NAN: too large to be read */
+	bool first, micros;   /* no update was audited yet; micro_sum is made */
+	struct error weights; /* what is wrong with those of the losses, when it was made */
 	struct matrix chosen;
 	int turn;
 	double *muon[4]; /* gradient and momentum of the chosen matrix, and work */
@@ -186,6 +188,11 @@ static enum status configure(struct formula *f, const struct config *config, str
 	status = config_check(copy, err);
 	config_free(copy);
 	return status;
+}
+
+int64_t update_audit_updates(const struct update_audit *a)
+{
+	return a->f.total;
 }
 
 int64_t update_audit_rows(const struct update_audit *a)
@@ -835,11 +842,6 @@ static void look_at_chosen(const struct update_audit *a, struct look *l)
 
 /* ------------------------------------------------------------ micro-batches */
 
-bool update_audit_wants_micros(const struct update_audit *a)
-{
-	return a->first && a->f.accumulate > 1;
-}
-
 struct micros {
 	struct run *run; /* by replica */
 	int32_t *tokens, *targets;
@@ -859,12 +861,39 @@ static int64_t fill_micro(const struct update_audit *a, const struct workload *w
 	return scored;
 }
 
+/*
+ * Losses of the output head take theirs from the number of targets; of the others every micro-batch
+ * has its share.
+ */
+static void look_at_loss_weights(struct update_audit *a, const struct token_program *training)
+{
+	const struct graph *g = training->g;
+
+	a->weights = (struct error){ "" };
+	for (int i = 0; i < g->n_outputs; i++) {
+		const struct graph_output *o = &g->outputs[i];
+		const bool shared = o->tensor->producer != training->io.nll->producer;
+		const double expected = o->loss_weight / (shared ? (double)a->f.accumulate : 1);
+		double weight;
+
+		if (!o->is_loss)
+			continue;
+		weight = program_loss_weight_of(training->p, o->name);
+		if (fabs(weight - expected) > FLT_EPSILON * fabs(expected))
+			fail(&a->weights,
+			     "audit update FAILED: %s: the loss has a weight of %.6g in each of "
+			     "%lld micro-batches; configured is %.6g",
+			     o->name, weight, (long long)a->f.accumulate, expected);
+	}
+}
+
 static enum status run_micros(struct update_audit *a, struct token_program *training,
 			      const struct workload *w, uint64_t seed, int64_t iteration,
 			      struct micros *rows, struct error *err)
 {
 	int64_t scored = 0;
 
+	look_at_loss_weights(a, training);
 	for (int64_t micro = 0; micro < a->f.accumulate; micro++)
 		scored += fill_micro(a, w, iteration, micro, rows);
 	token_program_weigh(training, 1 / fmax((double)scored, 1),
@@ -917,12 +946,13 @@ static void look_at_micros(const struct update_audit *a, int64_t t, struct error
 	for (int i = 0; i < a->n_sites && a->micros && !finding->text[0]; i++) {
 		const struct site *s = &a->sites[i];
 		const double *got = a->seen[0][GRADIENT] + s->at, *sum = a->micro_sum + s->at;
+		const double share = a->f.accumulate > 1 ? MICRO_SHARE : SAME_SHARE;
 		double largest = 0;
 
 		for (int k = 0; k < s->n; k++)
 			largest = fmax(largest, fmax(fabs(got[k]), fabs(sum[k])));
 		for (int k = 0; k < s->n && !finding->text[0]; k++)
-			if (fabs(got[k] - sum[k]) > MICRO_SHARE * largest)
+			if (fabs(got[k] - sum[k]) > share * largest)
 				fail(finding,
 				     "audit update FAILED: %s: the gradient of update %lld at "
 				     "element %lld is %.6g; those of its %lld micro-batches add up "
@@ -1016,6 +1046,8 @@ enum status update_audit_after(struct update_audit *a, int64_t iteration, double
 	u = factors_of(a, iteration, a->norm);
 	l.u = &u;
 	look_at_counts(a, iteration, norm, finding);
+	if (a->micros && a->weights.text[0] && !finding->text[0])
+		*finding = a->weights;
 	look_at_micros(a, iteration, finding);
 	for (int i = 0; i < a->n_sites && !finding->text[0]; i++) {
 		l.s = &a->sites[i];

@@ -5,8 +5,8 @@
  * the new moments from the old ones and the gradient, the new weight from the old one and the
  * moments. The formula is read from the configuration by symbol names, and shares no code with
  * core/optim or the training loop: learning rate, decay, bias corrections, clipping, and the ages
- * of moments follow from the number of the update alone.  Before the first update of a process each
- * micro-batch is run alone: their sum must be the gradient.
+ * of moments follow from the number of the update alone.  If its micro-batches were run alone
+ * before, their sum must be the gradient.
  *
  * With shards, each rank looks at its own pieces, and all get the first finding.
  */
@@ -26,9 +26,10 @@ enum status update_audit_create(struct update_audit **a, const struct config *co
 				struct shards *shards, struct error *err) MUST_CHECK;
 void update_audit_destroy(struct update_audit *a);
 
-/* Is a run of every micro-batch alone due?  It leaves gradients behind, and changes nothing else.
+/*
+ * May be called before an update is audited: runs each of its micro-batches alone.  That leaves
+ * gradients behind, and changes nothing else.
  */
-bool update_audit_wants_micros(const struct update_audit *a);
 enum status update_audit_micros(struct update_audit *a, struct token_program *training,
 				const struct workload *workload, uint64_t seed, int64_t iteration,
 				struct error *err) MUST_CHECK;
@@ -44,7 +45,9 @@ enum status update_audit_gradient(struct update_audit *a, int64_t iteration,
 enum status update_audit_after(struct update_audit *a, int64_t iteration, double norm,
 			       struct error *finding, struct error *err) MUST_CHECK;
 
-/* Training rows that an update takes, and validation rows (0: all there are), as configured. */
+/* Updates of a run, training rows that one takes, and validation rows (0: all there are), as
+ * configured. */
+int64_t update_audit_updates(const struct update_audit *a);
 int64_t update_audit_rows(const struct update_audit *a);
 int64_t update_audit_valid_rows(const struct update_audit *a);
 

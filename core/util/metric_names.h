@@ -17,6 +17,8 @@
 #define METRIC_DATA_TRAINING_TARGETS "rows/training_targets"
 #define METRIC_DATA_VALIDATION "rows/validation"
 #define METRIC_DATA_VALIDATION_TARGETS "rows/validation_targets"
+#define METRIC_DATA_VALIDATION_LOSS "rows/validation_loss"
+#define METRIC_DATA_VALIDATION_ACCURACY "rows/validation_accuracy"
 #define METRIC_CHANCE "chance"
 #define METRIC_JUDGED_BY_ACCURACY "judged_by_accuracy"
 #define METRIC_LENGTH "length"

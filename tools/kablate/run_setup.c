@@ -7,6 +7,7 @@
 #include "core/backend/open.h"
 #include "core/util/processors.h"
 #include "core/train/shards.h"
+#include "models/audit/graphs.h"
 #include "models/gpt2_names.h"
 #include "tools/kablate/decoder_uses.h"
 
@@ -298,6 +299,8 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 	setup->audit.program.check_nan = false; /* audits judge what is not finite */
 	setup->train.check_floor = setup->audit.data;
 	setup->train.audited = setup->audit.training ? c : NULL;
+	if (setup->audit.training && setup->model->dropout == 0)
+		setup->train.scoring_tolerance = scoring_tolerance(type, setup->precision);
 	return config_check(c, err);
 }
 

@@ -2,7 +2,7 @@
 
 Numbers in a name are those of the symbols with which it shares a word, or of an alias: lr-5e-3 and
 dot-kv2 share none.  A name that is a mechanism or a kind of attention, feed-forward or optimizer
-must set it.
+must set it.  A part of the model sets nothing of training or data.
 """
 import re
 
@@ -15,6 +15,7 @@ ALIASES = {"lr": ("LEARNING_RATE", "MUON_LEARNING_RATE"), "score": ("RA_MLA_RA_A
 ALIASED = re.compile(rf"(?<![a-z0-9.])({'|'.join(ALIASES)})[-_]?({NUMBER})(?![a-z0-9.])")
 SWITCHES = {"gate": "RA_MLA_MLP_ATTN_GATE", "cross": "RA_MLA_MLP_CROSS_TOKEN", "latent": "RA_MLA_MLP_LATENT_RECIP"}
 KINDS = ("ATTENTION", "FFN", "OPTIMIZER")
+TRAINING = "core/", "data/"     # whose Kconfig files
 
 
 def is_spelled(word, value):
@@ -51,6 +52,14 @@ def is_equal(value, other):
         float(value) == float(other)
 
 
+def is_of_model(tree, word):
+    return any(symbols[0] != "OPTIMIZER" and value in (word, "y") for symbols, value in claims(tree, word))
+
+
+def is_of_training(tree, name):
+    return tree.find(name).nodes[0].filename.startswith(TRAINING)
+
+
 def problem(tree, word, assignments):
     """A sentence; None: the name is right."""
     for a in assignments:
@@ -61,4 +70,5 @@ def problem(tree, word, assignments):
             told = [str(a) for a in assignments if a.name in symbols]
             return f"{told[0]}: the name of the fragment says something else" if told else \
                 f"the name of the fragment {word} says CONFIG_{symbols[0]}={value}, but it does not set that"
-    return None
+    stray = next((a for a in assignments if is_of_model(tree, word) and is_of_training(tree, a.name)), None)
+    return stray and f"{stray}: the name of the fragment says nothing of training or data; another fragment can set it"

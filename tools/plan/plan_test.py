@@ -647,6 +647,13 @@ class FragmentNames(unittest.TestCase):
                                  f"CONFIG_{promised}, but it does not set that")
                 self.assertIsNone(self.problem(name, promised, "MODEL_LAYERS=3"))
 
+    def test_a_part_of_the_model_sets_nothing_else(self):
+        for setting in ("LEARNING_RATE=5e-2", "GPT2_MAX_ITERS=900", "EVAL_ROWS=8", "OPTIMIZER=muon"):
+            self.assertEqual(self.problem("gate", "RA_MLA_MLP_ATTN_GATE=y", setting),
+                             f"gate:2: CONFIG_{setting}: the name of the fragment says nothing of training or data; "
+                             "another fragment can set it")
+        self.assertIsNone(self.problem("muon", "OPTIMIZER=muon", "LEARNING_RATE=1e-3"))
+
     def test_numbers_are_compared_as_numbers(self):
         self.assertIsNone(self.problem("lr-5e-3", "LEARNING_RATE=0.005"))
         self.assertIsNone(self.problem("muon-lr-2e-2", "LEARNING_RATE=1e-3", "MUON_LEARNING_RATE=2e-2"))

@@ -394,8 +394,22 @@ def same_end(step):
     return next((sorted(those) for those in seeds.values() if len(those) > 1), [])
 
 
+def misreported(step):
+    """A loss or accuracy that is not what the audit added up; or empty."""
+    for seed, run in sorted(step.usable.items()):
+        for name, again in ((LOSS, metric_names.DATA_VALIDATION_LOSS), (ACCURACY, metric_names.DATA_VALIDATION_ACCURACY)):
+            counted = dict(run.series.get(again, ()))
+            for iteration, value in run.series.get(name, ()):
+                if iteration in counted and not math.isclose(value, counted[iteration], rel_tol=1e-6, abs_tol=1e-9):
+                    return f"with seed {seed} {name} is {value:.6g} after update {iteration}; the audit added up " \
+                        f"{counted[iteration]:.6g}"
+    return ""
+
+
 def invalid_reason(step, baseline):
     for judged, whose in ((step, ""), (baseline, "its baseline: ")):
+        if misreported(judged):
+            return whose + misreported(judged)
         if same_end(judged):
             return f"{whose}seeds {', '.join(map(str, same_end(judged)))} end in the same weights, bit by bit"
         repeated = same_data.repeated(judged.usable.values())

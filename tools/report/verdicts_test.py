@@ -703,6 +703,17 @@ class SameData(Case):
         self.assertEqual(verdict, "invalid")
         self.assertIn("seeds 2, 3 were trained on the same rows", text)
 
+    def test_a_loss_that_was_not_added_up(self):
+        for counted, verdict in ((2.02, "better"), (2.05, "invalid")):
+            self.runs = type(self.runs)()
+            for seed in (1, 2, 3):
+                self.runs.add("e", "0-mla", seed, 3.0 + 0.01 * seed)
+                self.runs.add("e", "1-x", seed, 2.0 + 0.01 * seed, curve=False,
+                              curves={"rows/validation_loss": lambda _, seed=seed, counted=counted: counted + 0.01 * (seed - 2)})
+            _, text, table = self.report("e")
+            self.assertEqual(self.verdicts(table)["1-x"], verdict)
+        self.assertIn("with seed 1 val/loss is 2.01 after update 10; the audit added up 2.04", text)
+
     def test_half_of_the_targets(self):
         verdict, text = self.verdict({"rows/validation_targets": 4.0})
         self.assertEqual(verdict, "invalid")
