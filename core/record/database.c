@@ -517,6 +517,12 @@ static bool is_utf8_text(const char *text)
 	return is_utf8((const unsigned char *)text);
 }
 
+static bool is_wrong_if_there(const char *text)
+{
+	(void)text;
+	return false;
+}
+
 /* What must hold for a text that readers decode or use as a name. */
 struct text_rule {
 	const char *question; /* its first column */
@@ -540,6 +546,8 @@ static const struct text_rule texts[] = {
 	{ "SELECT kind || coalesce(text, '') FROM events", is_utf8_text, NOT_UTF8 },
 	{ "SELECT audit || subject || coalesce(detail, '') FROM audits", is_utf8_text, NOT_UTF8 },
 	{ "SELECT kind || path || coalesce(sha256, '') FROM artifacts", is_utf8_text, NOT_UTF8 },
+	{ "SELECT \"table\" FROM pragma_foreign_key_check", is_wrong_if_there,
+	  "a row belongs to no run or experiment" },
 };
 
 /* SQLite's own check does not look into texts. */

@@ -202,8 +202,11 @@ def connect(path):
         db.path, db.row_factory = path, sqlite3.Row
         db.text_factory = bytes.decode      # says which byte is wrong
         version = db.execute("PRAGMA user_version").fetchone()[0]
+        nowhere = db.execute("PRAGMA foreign_key_check(runs)").fetchone()     # no list would show these runs
     except sqlite3.Error as error:
         raise Problem(f"{path}: {error}; {ADVICE}") from error
+    if nowhere:
+        raise Problem(f"{path}: a run belongs to no experiment; {ADVICE}")
     if version not in SCHEMA:
         raise Problem(f"{path}: schema version {version}, known here: {SCHEMA[0]} to {SCHEMA[-1]}"
                       + f"; {ADVICE}" * (version < SCHEMA[0]))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests of the program `results`, rebuild, merge and every way to misuse it, and of the status of runs."""
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -202,7 +203,7 @@ class Rebuild(Case):
         write_run(self.runs, "a1")
         self.results("rebuild")
         sound, before = (self.runs / "results.db").read_bytes(), contents(self.runs)
-        for change in ("experiments SET name = '../../x'", "runs SET step = '-rf'",
+        for change in ("experiments SET name = '../../x'", "runs SET experiment = 'x'", "runs SET step = '-rf'",
                        "runs SET identity = '$(shell id)'", "runs SET baseline = 'a b'",
                        "runs SET identity = 'ab'", "runs SET seed = '1/../../x'", "runs SET started = 'x'",
                        "runs SET machine = x'ff'", "metrics SET value = 'x'", "metrics SET iteration = iteration || 'x'",
@@ -211,11 +212,10 @@ class Rebuild(Case):
                 (self.runs / "results.db").write_bytes(sound)
                 with sqlite3.connect(self.runs / "results.db") as db:
                     db.execute(f"UPDATE {change}")
-                db = records.connect(self.runs / "results.db")
-                with self.assertRaisesRegex(records.Problem, "'results rebuild' recreates it"):
+                with (self.assertRaisesRegex(records.Problem, "'results rebuild' recreates it"),
+                      contextlib.closing(records.connect(self.runs / "results.db")) as db):
                     for name in records.experiments(db):
                         records.read_experiment(db, name)
-                db.close()
                 self.results("rebuild")
                 self.assertEqual(contents(self.runs), before)
 

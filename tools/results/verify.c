@@ -320,7 +320,7 @@ static enum status compare_with(struct verify *v, struct database *fresh, const 
 		return FAIL;
 	if (kept > 0)
 		return compare_tables(v, db, run_dir, run, kept, err);
-	wrong(v, "%s: it lacks %s: 'results update' takes it in", v->c->db_path, run_dir);
+	wrong(v, "%s: it lacks %s: 'results rebuild' takes it in", v->c->db_path, run_dir);
 	return OK;
 }
 

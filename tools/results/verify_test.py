@@ -180,8 +180,11 @@ class Verify(Case):
         self.ask("DELETE FROM events WHERE run = 1")
         self.verify(f"{database}: table metrics differs from .*: it lacks ([0-9]+) rows and has \\1 others",
                     f"{database}: table events differs from .*: it lacks [0-9]+ rows and has 0 others")
+        self.results("rebuild", self.tree.runs)
         self.ask("UPDATE runs SET step = '9-other' WHERE id = 1")
-        self.verify(f"{database}: it lacks .*: 'results update' takes it in")
+        self.verify(f"{database}: it lacks .*: 'results rebuild' takes it in")
+        self.results("rebuild", self.tree.runs)
+        self.verify()
         pathlib.Path(database).write_bytes(b"x" * 5000)
         self.verify(f"{database}: it is damaged")
         pathlib.Path(database).unlink()
