@@ -31,6 +31,7 @@ static const struct {
 	{ LATENT "RA_MLA_MLP_TYING_MODE=bottleneck", 239643392 },
 	{ BENCHMARK "ATTENTION=w2 MODEL_EMBD=64 MODEL_HEADS=4", 278912 + 2 * 4 }, /* tau [N,H] */
 	{ BENCHMARK "ATTENTION=w2 W2_SCORE=overlap MODEL_EMBD=64 MODEL_HEADS=4", 278912 },
+	{ BENCHMARK "ATTENTION=w2cov MODEL_EMBD=64 MODEL_HEADS=32", 278912 + 2 * (64 * 64 + 32) },
 	{ BENCHMARK "MODEL_EMBD=96 MODEL_HEADS=6", 492096 },
 	{ BENCHMARK "MODEL_EMBD=64 MODEL_HEADS=4", 262528 },
 	/* 12 E^2 + 13 E per layer, V E + T E + 2 E. */
@@ -114,6 +115,9 @@ static const struct {
 	{ "ATTENTION=mla RA_MLA_RA_WINDOW=-1", "RA_MLA_RA_WINDOW=-1 must not be negative" },
 	{ "ATTENTION=w2 W2_EPS=0", "W2_EPS=0 must be positive" },
 	{ "ATTENTION=w2 POS=rope MODEL_EMBD=36", "even head width, not 9" },
+	{ "ATTENTION=w2cov W2COV_EPS=0", "W2COV_EPS=0 must be positive" },
+	{ "ATTENTION=w2cov MODEL_EMBD=36", "the head width 9 is not even" },
+	{ "ATTENTION=w2cov POS=alibi", "CONFIG_POS needs attention scores" },
 	{ "ATTENTION=gla GLA_TAU=0", "GLA_TAU=0 must be positive" },
 	{ "ATTENTION=gla GLA_GATE_RANK=0", "GLA_GATE_RANK=0 must be positive" },
 	{ "ATTENTION=gla GLA_KEY_DIM=3 POS=rope", "rope needs an even key width, not 3" },

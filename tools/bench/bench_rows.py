@@ -53,6 +53,14 @@ def explicit(batch):
                {"float32": 1, "bfloat16": 1})
 
 
+def w2_benchmark(asked):
+    """The shapes of the published benchmark of W2, and the length for which it claims 227 MB and 1.2 times the time."""
+    for length in (128, 512):
+        for name, fragments in (("dot", "dot"), ("dot-e96", "dot e96"), ("w2", "w2")):
+            yield Row(f"w2-copy-{name}" + ("" if length == 128 else f"-{length}"), "w2-copy", fragments,
+                      {"MODEL_BLOCK": length}, asked)
+
+
 def cpu_rows():
     asked = {"dot": 1.25, "mla": 1.25, "step1": 1.25, "dot-swiglu": None}
     for batch, length in ((1, 1024), (4, 256)):
@@ -64,8 +72,7 @@ def cpu_rows():
               {"TASK": "copy", "COPY_VOCAB": 256, "TRAIN_BATCH": 8, "MODEL_BLOCK": 256}, both())
     for variant in ("mla", "step1", "step2", "step3"):
         yield laptop(variant, both(2, 2.5))
-    yield Row("w2-copy-dot", "w2-copy", "dot", {}, both())
-    yield Row("w2-copy-w2", "w2-copy", "w2", {}, both())
+    yield from w2_benchmark(both())
     run = {"OPTIMIZER": "adamw", "SEEDS": "1", "PLAN": "single"}
     for name, symbols, ratio in (("", {}, 2), ("-2-threads", {"THREADS": 2}, 2),
                                  ("-2-threads-unfolded", {"THREADS": 2, "CROSS_FOLDED": "n"}, None)):
@@ -87,6 +94,7 @@ def gpu_rows():
     for name, terms in TERMS.items():   # beside FlexAttention
         yield gpt2("dot", 4, 4096, {"bfloat16": 1}, terms, f"-{name}")
     yield explicit(4)
+    yield from w2_benchmark(both())
     for batch in (64, 16):
         yield gpt2("dot", batch, 1024, {"bfloat16": 1.1}, RESIDUAL | {"RECOMPUTE": "y"}, "-recomputed")
 

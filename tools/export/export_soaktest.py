@@ -42,6 +42,7 @@ MODELS = {
     "study-learned": ("smoke+mla+gate+cross+latent",
                       {"RECIP_LEARN_ALPHA": "y", "RA_MLA_RA_ALPHA": "0.3", "POS": "rope"}, OWN),
     "w2": ("smoke+w2", {"POS": "rope"}, OWN),
+    "w2cov": ("smoke+dot", {"ATTENTION": "w2cov", "POS": "rope"}, OWN),
     "ws": ("smoke+dot+ws", {}, OWN),
     "differential": ("smoke+dot", {"ATTENTION": "differential", "POS": "rope"}, OWN),
     "gla": ("smoke+dot", {"ATTENTION": "gla", "POS": "none"}, OWN),

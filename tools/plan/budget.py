@@ -3,8 +3,8 @@
 
 The order is seed by seed (tools/plan/plan.py), so whatever the time, the seeds that are
 complete can be compared. A run takes as long as the runs of its step that the database knows,
-else as its own program estimates (tools/plan/estimate.py). A run whose time nobody knows does
-not fit.
+else as its own program estimates (tools/plan/estimate.py), and START more: an estimate knows
+neither start nor audits. A run whose time nobody knows does not fit.
 """
 import argparse
 import contextlib
@@ -19,6 +19,7 @@ from tools.results import records, time_left
 from tools.terminal.terminal import duration
 
 KINDS = ("tuning", "run")
+START = 30      # seconds: audits took 15 to 30 s at 124M on an H200
 
 
 def ended(runs, run):
@@ -37,7 +38,7 @@ def values_of(directory, step):
 def estimated(directory, step):
     """By a few passes of the step's own program; None: not known."""
     pace = estimate.read_json(directory, step, "estimate.json").get("seconds_per_token")
-    return estimate.run_seconds(values_of(directory, step), pace) if pace else None
+    return START + estimate.run_seconds(values_of(directory, step), pace) if pace else None
 
 
 def recorded(runs, planned):
@@ -106,7 +107,7 @@ def sentence(planned, waiting, chosen, minutes, runs):
     if not waiting:
         return "all runs have ended"
     first = waiting[len(chosen)] if len(chosen) < len(waiting) else None
-    words = f"{len(chosen)} of {len(waiting)} runs fit into {minutes:g} minutes"
+    words = f"{len(chosen)} of {len(waiting)} runs fit into {minutes:g} minute{'s' * (minutes != 1)}"
     if first:
         words += f"; {first[0]['step']} seed {first[0]['seed']}, which takes " + \
             (f"{duration(first[1])}, is" if first[1] is not None else "an unknown time, is") + " the first that does not"

@@ -42,6 +42,7 @@ class Fitting(unittest.TestCase):
             said = budget.sentence(PLANNED, waiting, waiting[:2], 2, runs)
         self.assertIn("2 of 3 runs fit into 2 minutes; 1-b seed 2", said)
         self.assertTrue(said.endswith("then complete: seed 1"), said)
+        self.assertIn("0 of 1 runs fit into 1 minute;", budget.sentence(PLANNED, [(PLANNED[0], 90)], [], 1, "."))
         self.assertEqual(budget.sentence(PLANNED, [], [], 2, "."), "all runs have ended")
 
     def test_stand_ins(self):
@@ -55,7 +56,7 @@ class Fitting(unittest.TestCase):
                 "TRAIN_BATCH": 2, "TRAIN_ACCUMULATE": 1, "MODEL_BLOCK": 3, "GPT2_MAX_ITERS": 10, "TRAIN_TOKENS_BUDGET": 0,
                 "EVAL_INTERVAL": 10, "EVAL_LENGTHS": '""', "EVAL_ROWS": 0, "TRAIN_SECONDS_BUDGET": 0}.items()))
             found = budget.estimated_as(place, "1-a-again", "1-a-again", budget.stand_ins(plan))
-            self.assertAlmostEqual(found, 30)
+            self.assertAlmostEqual(found, 30 + budget.START)
             self.assertIsNone(budget.estimated_as(place, "2-b", "2-b", budget.stand_ins(plan)))
 
 

@@ -6,7 +6,7 @@ A value that steps do not share is an alternative; a part that no step has is le
 """
 
 # Values of choices by the names that papers use; any other value stands for itself.
-NAMES = {"mla": "MLA", "w2": "W2", "gla": "GLA", "delta": "gated delta rule", "deepseek": "DeepSeek's MLA", "layer": "LayerNorm", "rms": "RMSNorm", "gelu": "GELU",
+NAMES = {"mla": "MLA", "w2": "W2", "w2cov": "W2 with covariances", "gla": "GLA", "delta": "gated delta rule", "deepseek": "DeepSeek's MLA", "layer": "LayerNorm", "rms": "RMSNorm", "gelu": "GELU",
          "swiglu": "SwiGLU", "ws": "WsFFN", "adamw": "AdamW", "adamwspam": "AdamWSPAM", "sgd": "SGD",
          "muon": "Muon"}
 POSITIONS = {"learned": "learned positions", "alibi": "ALiBi", "t5": "T5's biases", "none": "no positions"}

@@ -42,7 +42,7 @@ class Problems(unittest.TestCase):
         for text, said in (
                 ("NORM=layer|batch", "NORM takes layer or rms, not 'batch'"),
                 ("NORM=layer|", "NORM takes layer or rms, not ''"),
-                ("ATTENTION=dot|mlla", "ATTENTION takes dot, mla, w2, differential, gla, delta or deepseek, not 'mlla'"),
+                ("ATTENTION=dot|mlla", "ATTENTION takes dot, mla, w2, w2cov, differential, gla, delta or deepseek, not 'mlla'"),
                 ("MODEL_BIAS=y|yes", "MODEL_BIAS takes y or n, not 'yes'"),
                 ("MODEL_HEADS=2|x", "MODEL_HEADS takes integers from 1 to 1024, not 'x'"),
                 ("MODEL_HEADS=2|2.0", "MODEL_HEADS takes integers from 1 to 1024, not '2.0'"),

@@ -30,7 +30,7 @@ class Studies(unittest.TestCase):
         self.assertEqual(set(self.values), {
             "attention-ratio", "gpt2-ra-mla-controlled", "gpt2-vanilla-vs-mla", "mad-fuzzy", "mla-forms",
             "mla-latent", "precision", "ra-controls", "ra-mechanisms", "ra-optimizer", "ra-score", "ra-sparsity", "ra-tying",
-            "rivals", "w2-copy", "w2-text", "wsffn"})
+            "rivals", "w2-copy", "w2-cov", "w2-quick-start", "w2-text", "wsffn"})
 
     def test_seeds_looks_and_margins(self):
         for name, values in self.values.items():

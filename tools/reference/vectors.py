@@ -111,6 +111,10 @@ VECTORS = {
     "w2-overlap-alibi": "attn=w2 pos=alibi w2_score=overlap",
     "w2-out-gate": "attn=w2 pos=rope out_gate=channel",
     "w2-benchmark": "attn=w2 pos=rope norm=rms norm_eps=1e-6 final_norm=layer ffn=swiglu ffn_mult=4 bias=n tie=n",
+    "w2cov": "attn=w2cov pos=rope",
+    "w2cov-learned": "attn=w2cov w2cov_eps=0.1 out_gate=head",
+    "w2cov-full": "attn=w2cov pos=none heads=4 attn_gate=y norm=rms scale=5",
+    "w2cov-benchmark": "attn=w2cov heads=4 pos=rope norm=rms norm_eps=1e-6 final_norm=layer ffn=swiglu ffn_mult=4 bias=n tie=n",
     "dot-benchmark": "pos=rope norm=rms norm_eps=1e-6 final_norm=layer ffn=swiglu ffn_mult=4 bias=n tie=n",
     # difference of two softmaxes
     "differential": "attn=differential",
