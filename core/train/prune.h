@@ -6,13 +6,13 @@
  *
  *     magnitude:      |w|
  *     movement:       minus the sum, over the updates so far, of w g
- *                     (Sanh et al. 2020, arXiv:2005.07683, whose pruned weights may come back)
+ *                     (Sanh et al. 2020, whose pruned weights may come back)
  *     second moment:  w^2 v, v of Adam, which estimates the diagonal Fisher information
  *                     (LeCun et al. 1989, "Optimal brain damage")
  *
  * g is the gradient before it is clipped to the global norm.  Of equal scores, the weight with the
  * smaller index is pruned.  The share of pruned weights rises by the cubic schedule of Zhu and
- * Gupta 2017 (arXiv:1710.01878), from 0 at update a to S at update b:
+ * Gupta 2017, from 0 at update a to S at update b:
  *
  *     s(t) = S (1 - (1 - (c - a) / (b - a))^3)
  *

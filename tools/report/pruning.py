@@ -1,4 +1,4 @@
-"""What a report says and draws of pruned steps: loss against the share that is pruned (docs/pruning.md)."""
+"""What a report says and draws of pruned steps: loss against the share that is pruned (docs/concepts.md)."""
 import re
 
 from tools.report import stats
