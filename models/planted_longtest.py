@@ -471,7 +471,7 @@ FAULTS = [
           "t -= (t - o->first) % o->interval + 1;", ("update", "the configured schedule makes it")),
     fault("pruning of all but one of four", "fours", PRUNING, "for (int kept = 0; kept < 2; kept++)",
           "for (int kept = 0; kept < 1; kept++)", ("update", "of the four weights from element")),
-    fault("no pruning after a resume", "prune", LOOP, "if (prune_due(&t->options->prune, t->iteration) &&",
+    fault("pruning that ends with the first checkpoint", "prune", LOOP, "if (prune_due(&t->options->prune, t->iteration) &&",
           "if (t->replicas[0].saved < 0 && prune_due(&t->options->prune, t->iteration) &&",
           ("update", "the configured schedule makes it")),
     fault("half of the validation", "gate", VALIDATION,
