@@ -18,12 +18,12 @@ static void count_parameters(const struct params *params, struct description *d)
 			       (double)d->module_parameters[MODULE_ATTENTION];
 }
 
-static size_t optimizer_bytes_of(const struct params *params, enum optim_kind kind)
+static size_t optimizer_bytes_of(const struct params *params, const struct optim_options *options)
 {
 	int64_t numbers = 0;
 
 	for (int i = 0; i < params->n; i++)
-		numbers += params->list[i].count * optim_numbers(kind, &params->list[i]);
+		numbers += params->list[i].count * optim_states(options, &params->list[i], NULL);
 	return (size_t)numbers * sizeof(float);
 }
 
@@ -107,10 +107,15 @@ enum status describe_model(const struct model *m, const struct backend *backend,
 	if (graph_finish(g, err) != OK ||
 	    program_measure(g, backend, &program, &d->activation_bytes, err) != OK)
 		goto destroy;
+	if (prune_check(&options->prune, &options->optimizer, params, err) != OK)
+		goto destroy;
 	count_parameters(params, d);
+	d->sparsity = options->prune.method == PRUNE_NONE ? 0 : options->prune.sparsity;
+	d->choice_bytes = prune_host_bytes(&options->prune, params);
+	d->compressed_bytes = prune_bytes(&options->prune, params, d->sparsity);
 	d->gradient_bytes = (size_t)d->parameters * sizeof(float);
 	d->weights_bytes = d->gradient_bytes + params->copy_bytes;
-	d->optimizer_bytes = optimizer_bytes_of(params, options->optimizer);
+	d->optimizer_bytes = optimizer_bytes_of(params, &options->optimizer);
 	d->context = options->context;
 	status = describe_state(m, params, backend, d, err);
 destroy:
@@ -153,6 +158,10 @@ void description_print(const struct description *d, FILE *file)
 		"activations %.1f\n",
 		mebibytes((double)d->weights_bytes), mebibytes((double)d->gradient_bytes),
 		mebibytes((double)d->optimizer_bytes), mebibytes((double)d->activation_bytes));
+	if (d->sparsity > 0)
+		fprintf(file,
+			"pruned: %g %% of the matrices of layers; compressed weights: %.0f bytes\n",
+			100 * d->sparsity, d->compressed_bytes);
 	if (d->decode_refusal.text[0])
 		fprintf(file, "decode state: %s\n", d->decode_refusal.text);
 	else
@@ -187,6 +196,10 @@ void description_json(const struct description *d, FILE *file)
 		d->activation_bytes);
 	if (d->device_bytes > 0)
 		fprintf(file, "\"device_own_bytes\": %.0f, ", d->device_own_bytes);
+	if (d->sparsity > 0)
+		fprintf(file,
+			"\"" METRIC_SPARSITY "\": %g, \"" METRIC_COMPRESSED_BYTES "\": %.0f, ",
+			d->sparsity, d->compressed_bytes);
 	fprintf(file, "\"context\": %lld, ", (long long)d->context);
 	if (d->decode_refusal.text[0])
 		fprintf(file, "\"decode_refusal\": \"%s\"}\n", d->decode_refusal.text);

@@ -5,7 +5,7 @@
 #define MODELS_DESCRIBE_H
 
 #include "core/engine/backend.h"
-#include "core/optim/optim.h"
+#include "core/train/prune.h"
 #include "models/model.h"
 
 extern const char *const module_names[MODULES];
@@ -23,13 +23,16 @@ struct description {
 	int64_t context;	   /* tokens ... */
 	double decode_total_bytes; /* ... and their state, with the fixed part */
 	double device_bytes,
-		device_own_bytes; /* of the process, and of its blocks; 0: the host's */
-	double ffn_per_attention; /* parameters of the feed-forward / of the attention */
+		device_own_bytes;	   /* of the process, and of its blocks; 0: the host's */
+	double sparsity, compressed_bytes; /* of the trained weights; sparsity 0: not pruned */
+	double choice_bytes;		   /* of the host, while it is chosen what is pruned */
+	double ffn_per_attention;	   /* parameters of the feed-forward / of the attention */
 };
 
 struct description_options {
 	int64_t batch, length; /* of a training batch */
-	enum optim_kind optimizer;
+	struct optim_options optimizer;
+	struct prune_options prune;
 	int64_t context; /* tokens of decode state */
 	bool recompute, planner;
 };

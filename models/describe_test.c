@@ -18,7 +18,7 @@
 static const struct description_options options = {
 	.batch = 4,
 	.length = 1024,
-	.optimizer = OPTIM_ADAMW,
+	.optimizer = { .kind = OPTIM_ADAMW },
 	.context = 1000,
 	.recompute = true,
 	.planner = true,
@@ -87,7 +87,7 @@ static void test_modules_of_gpt2(void **state)
 	assert_int_equal(d.weights_bytes, 4 * 124475904);
 	assert_int_equal(d.gradient_bytes, 4 * 124475904);
 	assert_int_equal(d.optimizer_bytes, 8 * 124475904);
-	muon.optimizer = OPTIM_MUON;
+	muon.optimizer.kind = OPTIM_MUON;
 	/* Muon keeps one number for an element of a matrix, two for any other. */
 	assert_int_equal(describe(GPT2, &muon).optimizer_bytes,
 			 8 * 124475904 - 4 * (int64_t)(N * 12 * E * E));

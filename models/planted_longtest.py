@@ -76,6 +76,9 @@ PLACES = {
     "quiet": ("mla mla+gate", {"GPT2_MAX_ITERS": 8, "LOG_INTERVAL": 8, "EVAL_INTERVAL": 8, "CHECKPOINT_INTERVAL": 4}),
     "ws-micro": ("swiglu ws", {"TRAIN_ACCUMULATE": 3}),
     "rows": ("mla mla+gate", {"GPT2_MAX_ITERS": 16, "EVAL_ROWS": 64}),
+    "prune": ("mla mla+gate", {"PRUNE": "magnitude", "PRUNE_START": 0, "PRUNE_END": 75, "PRUNE_INTERVAL": 1}),
+    "fours": ("mla mla+gate", {"PRUNE": "movement", "PRUNE_SCOPE": "2of4", "PRUNE_START": 0, "PRUNE_END": 75,
+                               "PRUNE_INTERVAL": 1}),
     "plain": ("mla mla+gate+cross", {"PLANNER": "n", "RECOMPUTE": "n", "MERGE_LINEARS": "n"}),
 }
 TEXT = 40000    # characters of the text
@@ -93,6 +96,7 @@ WIRING = "models/transformer.c"
 ATTENTION = "core/backend/cpu/kernels/attention.c"
 DROPOUT = "core/backend/cpu/kernels/dropout.c"
 LOOP, PASSES, VALIDATION = "core/train/train.c", "core/train/update.c", "core/train/evaluate.c"
+PRUNING = "core/train/prune.c"
 OPTIMIZER, UPDATES = "core/optim/optim.c", "core/backend/cpu/kernels/optim.c"
 IN_THE_ARM = '(params_find(t->params, "h.0.mlp.gate_proj.weight") >= 0)'
 HEAD = 'w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab, m->embd);'
@@ -478,6 +482,15 @@ FAULTS = [
           ("update", "it had made")),
     fault("moments that never restart", "spam", UPDATES, "if (!f->restart)\n\t\treturn;",
           "if (bytes)\n\t\treturn;", ("update", "the first moment")),
+    fault("pruned weights that are trained on", "prune", UPDATES, "pruned[part->second + k] != 0 ? 0 :",
+          "pruned[part->second + k] > 1 ? 0 :", ("update", "it is pruned, and must be 0")),
+    fault("pruning that is an update late", "prune", PRUNING, "t -= (t - o->first) % o->interval;",
+          "t -= (t - o->first) % o->interval + 1;", ("update", "the configured schedule makes it")),
+    fault("pruning of all but one of four", "fours", PRUNING, "for (int kept = 0; kept < 2; kept++)",
+          "for (int kept = 0; kept < 1; kept++)", ("update", "of the four weights from element")),
+    fault("pruning that ends with the first checkpoint", "prune", LOOP, "if (prune_due(&t->options->prune, t->iteration) &&",
+          "if (t->replicas[0].saved < 0 && prune_due(&t->options->prune, t->iteration) &&",
+          ("update", "the configured schedule makes it")),
     fault("half of the validation", "gate", VALIDATION,
           "first < e->workload.valid_rows; first += (uint64_t)e->rows) {\n\t\tif",
           "first < e->workload.valid_rows / 2; first += (uint64_t)e->rows) {\n\t\tif",

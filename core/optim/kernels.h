@@ -36,11 +36,15 @@ struct optim_matrices {
 	int n;
 };
 
-/* The blocks of an optimizer; v and vmax are NULL where it has none. */
+/*
+ * The blocks of an optimizer; NULL where it has none.  `pruned` and `movement` have the weights
+ * that may be pruned, as their segments say.
+ */
 struct optim_blocks {
 	void *p;
 	const void *g;
 	void *m, *v, *vmax;
+	void *pruned, *movement;
 };
 
 /*
@@ -119,6 +123,13 @@ struct optim_kernels {
 		     const struct optim_blocks *blocks, void *work);
 	/* Bytes of `work` for n matrices; a device may take a part of them at a time. */
 	size_t (*muon_workspace)(int64_t rows, int64_t columns, int n);
+
+	/* movement = movement - p g */
+	void (*add_movement)(const struct backend *b, const struct optim_segments *prunable,
+			     const struct optim_blocks *blocks);
+	/* Where pruned is not 0: p = 0. */
+	void (*prune)(const struct backend *b, const struct optim_segments *prunable,
+		      const struct optim_blocks *blocks);
 };
 
 #endif

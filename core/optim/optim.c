@@ -47,6 +47,15 @@ static void read_muon(struct config *c, struct optim_options *o)
 	o->muon.adjust = (enum muon_adjust)config_choice(c, "MUON_ADJUST", muon_adjust_names);
 }
 
+/* prune_configured() reads the rest.  Records from before it was a setting lack it. */
+static void read_prune(struct config *c, struct optim_options *o)
+{
+	const char *method = config_raw(c, "PRUNE") ? config_text(c, "PRUNE") : NULL;
+
+	o->prune.on = method && strcmp(method, "none") != 0;
+	o->prune.movement = method && strcmp(method, "movement") == 0;
+}
+
 struct optim_options optim_configured(struct config *c)
 {
 	static const char *const groups[] = { "matrices", "all", NULL };
@@ -57,6 +66,7 @@ struct optim_options optim_configured(struct config *c)
 		.clip = config_real(c, "GRAD_CLIP"),
 	};
 
+	read_prune(c, &o);
 	if (o.kind == OPTIM_SGD) {
 		o.sgd.momentum = config_real(c, "SGD_MOMENTUM");
 		return o;
@@ -83,12 +93,35 @@ bool optim_elementwise(enum optim_kind kind, const struct param *p)
 	return is_elementwise(optim_types[kind], p);
 }
 
-/* Every parameter has m; v and vmax, where the optimizer has them, are kept element by element. */
-int optim_numbers(enum optim_kind kind, const struct param *p)
+bool optim_may_prune(const struct param *p)
 {
-	const struct optim_type *type = optim_types[kind];
+	return p->role == PARAM_MATRIX && p->origin.layer >= 0;
+}
 
-	return 1 + (is_elementwise(type, p) ? type->has_v + type->has_vmax : 0);
+/* Every parameter has m; v and vmax, where the optimizer has them, are kept element by element. */
+int optim_states(const struct optim_options *options, const struct param *p,
+		 const char *names[OPTIM_STATES])
+{
+	const struct optim_type *type = optim_types[options->kind];
+	const bool elementwise = is_elementwise(type, p), prunes = optim_may_prune(p);
+	const struct {
+		const char *name;
+		bool is_kept;
+	} states[OPTIM_STATES] = {
+		{ "m", true },
+		{ "v", elementwise && type->has_v },
+		{ "vmax", elementwise && type->has_vmax },
+		{ "pruned", prunes && options->prune.on },
+		{ "movement", prunes && options->prune.movement },
+	};
+	int n = 0;
+
+	for (int i = 0; i < OPTIM_STATES; i++) {
+		if (names && states[i].is_kept)
+			names[n] = states[i].name;
+		n += states[i].is_kept;
+	}
+	return n;
 }
 
 /* Elements up to the next parameter: its own and the padding after them. */
@@ -108,28 +141,48 @@ static void add_segment(struct optim_segments *s, const struct optim_segment *mo
 		s->list[s->n++] = *more;
 }
 
-static enum status find_segments(struct optimizer *o, struct error *err)
+static bool is_updated(const struct optimizer *o, const struct param *p)
+{
+	return is_elementwise(o->type, p);
+}
+
+static bool is_prunable(const struct optimizer *o, const struct param *p)
+{
+	return o->options.prune.on && optim_may_prune(p);
+}
+
+/* The parameters for which this holds. */
+static enum status find_segments(struct optimizer *o, struct optim_segments *s,
+				 bool (*holds)(const struct optimizer *, const struct param *),
+				 struct error *err)
 {
 	const struct params *p = o->params;
-	const size_t bytes = (size_t)p->n * sizeof(*o->segments.list);
+	const size_t bytes = (size_t)p->n * sizeof(*s->list);
 
-	o->segments.list = pool_alloc(&o->pool, bytes);
-	if (!o->segments.list)
+	s->list = pool_alloc(&o->pool, bytes);
+	if (!s->list)
 		return fail_memory(err, "optimizer", bytes);
 	for (int i = 0; i < p->n; i++) {
 		const struct optim_segment segment = {
 			.offset = p->list[i].offset,
 			.count = extent(p, i),
-			.second = o->segments.total,
+			.second = s->total,
 			.decays = o->options.decay_all || p->list[i].role == PARAM_MATRIX,
 		};
 
-		if (!is_elementwise(o->type, &p->list[i]))
+		if (!holds(o, &p->list[i]))
 			continue;
-		add_segment(&o->segments, &segment);
-		o->segments.total += segment.count;
+		add_segment(s, &segment);
+		s->total += segment.count;
 	}
 	return OK;
+}
+
+static enum status find_all_segments(struct optimizer *o, struct error *err)
+{
+	if (find_segments(o, &o->segments, is_updated, err) != OK)
+		return FAIL;
+	return find_segments(o, &o->prunable, is_prunable, err);
 }
 
 static bool has_matrices_of(const struct optim_matrices *m, const struct param *p)
@@ -210,19 +263,34 @@ static size_t largest_workspace(const struct optimizer *o)
 }
 
 /* The blocks by size; 0: there is none. */
-enum { BLOCK_M, BLOCK_V, BLOCK_VMAX, BLOCK_WORK, BLOCK_STATE, BLOCK_SEGMENTS, BLOCK_MATRICES };
+enum {
+	BLOCK_M,
+	BLOCK_V,
+	BLOCK_VMAX,
+	BLOCK_PRUNED,
+	BLOCK_MOVEMENT,
+	BLOCK_WORK,
+	BLOCK_STATE,
+	BLOCK_SEGMENTS,
+	BLOCK_PRUNABLE,
+	BLOCK_MATRICES
+};
 
 static void block_sizes(const struct optimizer *o, size_t bytes[OPTIM_BLOCKS])
 {
 	const size_t size = dtype_size(o->params->type);
 	const size_t second = (size_t)o->segments.total * size;
+	const size_t prunable = (size_t)o->prunable.total * size;
 
 	bytes[BLOCK_M] = (size_t)o->params->total * size;
 	bytes[BLOCK_V] = o->type->has_v ? second : 0;
 	bytes[BLOCK_VMAX] = o->type->has_vmax ? second : 0;
+	bytes[BLOCK_PRUNED] = prunable;
+	bytes[BLOCK_MOVEMENT] = o->options.prune.movement ? prunable : 0;
 	bytes[BLOCK_WORK] = largest_workspace(o);
 	bytes[BLOCK_STATE] = sizeof(*o->state);
 	bytes[BLOCK_SEGMENTS] = (size_t)o->segments.n * sizeof(*o->segments.list);
+	bytes[BLOCK_PRUNABLE] = (size_t)o->prunable.n * sizeof(*o->prunable.list);
 	bytes[BLOCK_MATRICES] = (size_t)o->n_matrices * sizeof(*o->matrices);
 }
 
@@ -234,15 +302,21 @@ static enum status allocate(struct optimizer *o, void **memory, size_t bytes, st
 	return *memory ? OK : fail_alloc(o->backend, "optimizer", bytes, err);
 }
 
+static void upload_segments(const struct backend *b, const struct optim_segments *s)
+{
+	if (s->n)
+		b->upload(b, (void *)(uintptr_t)s->device, s->list,
+			  (size_t)s->n * sizeof(*s->list));
+}
+
 /* Where the segments and matrices lie, in device memory. */
 static void upload_places(struct optimizer *o)
 {
 	const struct backend *b = o->backend;
 	int64_t *at = o->device_matrices;
 
-	if (o->segments.n)
-		b->upload(b, (void *)(uintptr_t)o->segments.device, o->segments.list,
-			  (size_t)o->segments.n * sizeof(*o->segments.list));
+	upload_segments(b, &o->segments);
+	upload_segments(b, &o->prunable);
 	if (o->n_matrices)
 		b->upload(b, at, o->matrices, (size_t)o->n_matrices * sizeof(*at));
 	for (int i = 0; i < o->n_shapes; i++) {
@@ -262,7 +336,7 @@ static enum status allocate_requests(struct optimizer *o, struct error *err)
 static enum status allocate_blocks(struct optimizer *o, struct error *err)
 {
 	struct optim_blocks *blocks = &o->blocks;
-	void *state = NULL, *segments = NULL, *matrices = NULL;
+	void *state = NULL, *segments = NULL, *prunable = NULL, *matrices = NULL;
 	size_t bytes[OPTIM_BLOCKS];
 	enum status status = OK;
 
@@ -273,13 +347,17 @@ static enum status allocate_blocks(struct optimizer *o, struct error *err)
 	if (allocate(o, &blocks->m, bytes[BLOCK_M], err) ||
 	    allocate(o, &blocks->v, bytes[BLOCK_V], err) ||
 	    allocate(o, &blocks->vmax, bytes[BLOCK_VMAX], err) ||
+	    allocate(o, &blocks->pruned, bytes[BLOCK_PRUNED], err) ||
+	    allocate(o, &blocks->movement, bytes[BLOCK_MOVEMENT], err) ||
 	    allocate(o, &o->work, bytes[BLOCK_WORK], err) ||
 	    allocate(o, &state, bytes[BLOCK_STATE], err) ||
 	    allocate(o, &segments, bytes[BLOCK_SEGMENTS], err) ||
+	    allocate(o, &prunable, bytes[BLOCK_PRUNABLE], err) ||
 	    allocate(o, &matrices, bytes[BLOCK_MATRICES], err))
 		status = FAIL;
 	o->state = state;
 	o->segments.device = segments;
+	o->prunable.device = prunable;
 	o->device_matrices = matrices;
 	if (status == OK)
 		upload_places(o);
@@ -315,11 +393,21 @@ static enum status add_tensor(struct optimizer *o, const char *block_name, void 
 	return t->name ? OK : fail_memory(err, p->name, strlen(p->name));
 }
 
+static enum status add_pruning(struct optimizer *o, int64_t offset, const struct param *p,
+			       struct error *err)
+{
+	if (add_tensor(o, "pruned", o->blocks.pruned, offset, p, err) != OK)
+		return FAIL;
+	return o->blocks.movement ? add_tensor(o, "movement", o->blocks.movement, offset, p, err)
+				  : OK;
+}
+
+/* As optim_states() says. */
 static enum status list_tensors(struct optimizer *o, struct error *err)
 {
 	const struct params *p = o->params;
-	const size_t bytes = 3 * (size_t)p->n * sizeof(*o->tensors);
-	int64_t second = 0;
+	const size_t bytes = OPTIM_STATES * (size_t)p->n * sizeof(*o->tensors);
+	int64_t second = 0, prunable = 0;
 
 	o->tensors = pool_alloc(&o->pool, bytes);
 	if (!o->tensors)
@@ -327,13 +415,19 @@ static enum status list_tensors(struct optimizer *o, struct error *err)
 	for (int i = 0; i < p->n; i++) {
 		if (add_tensor(o, "m", o->blocks.m, p->list[i].offset, &p->list[i], err))
 			return FAIL;
-		if (!is_elementwise(o->type, &p->list[i]))
-			continue;
-		if ((o->blocks.v && add_tensor(o, "v", o->blocks.v, second, &p->list[i], err)) ||
-		    (o->blocks.vmax &&
-		     add_tensor(o, "vmax", o->blocks.vmax, second, &p->list[i], err)))
-			return FAIL;
-		second += extent(p, i);
+		if (is_updated(o, &p->list[i])) {
+			if ((o->blocks.v &&
+			     add_tensor(o, "v", o->blocks.v, second, &p->list[i], err)) ||
+			    (o->blocks.vmax &&
+			     add_tensor(o, "vmax", o->blocks.vmax, second, &p->list[i], err)))
+				return FAIL;
+			second += extent(p, i);
+		}
+		if (is_prunable(o, &p->list[i])) {
+			if (add_pruning(o, prunable, &p->list[i], err) != OK)
+				return FAIL;
+			prunable += extent(p, i);
+		}
 	}
 	return OK;
 }
@@ -359,7 +453,7 @@ enum status optim_measure(const struct optim_options *options, struct params *pa
 	struct optimizer o = optimizer_of(options, params, backend);
 	enum status status = FAIL;
 
-	if (find_segments(&o, err) == OK && find_matrices(&o, err) == OK) {
+	if (find_all_segments(&o, err) == OK && find_matrices(&o, err) == OK) {
 		block_sizes(&o, bytes);
 		status = OK;
 	}
@@ -376,7 +470,7 @@ enum status optimizer_create(struct optimizer **out, const struct optim_options 
 		return fail_memory(err, "optimizer", sizeof(*o));
 	assert(params->data && params->grad);
 	*o = optimizer_of(options, params, params->backend);
-	if (find_segments(o, err) || find_matrices(o, err) || allocate_requests(o, err) ||
+	if (find_all_segments(o, err) || find_matrices(o, err) || allocate_requests(o, err) ||
 	    allocate_blocks(o, err) || list_tensors(o, err)) {
 		optimizer_destroy(o);
 		return FAIL;
@@ -392,9 +486,12 @@ void optimizer_destroy(struct optimizer *o)
 	replay_reset(&o->replay, o->backend);
 	o->backend->release(o->backend, o->device_matrices);
 	o->backend->release(o->backend, (void *)(uintptr_t)o->segments.device);
+	o->backend->release(o->backend, (void *)(uintptr_t)o->prunable.device);
 	o->backend->release(o->backend, o->state);
 	o->backend->release(o->backend, o->squares);
 	o->backend->release(o->backend, o->work);
+	o->backend->release(o->backend, o->blocks.movement);
+	o->backend->release(o->backend, o->blocks.pruned);
 	o->backend->release(o->backend, o->blocks.vmax);
 	o->backend->release(o->backend, o->blocks.v);
 	o->backend->release(o->backend, o->blocks.m);
@@ -453,8 +550,12 @@ static void ask(void *optimizer)
 		join_gradient(o);
 	else
 		sum_gradient(o);
+	if (o->blocks.movement)
+		o->kernels->add_movement(o->backend, &o->prunable, &o->blocks);
 	o->kernels->decide(o->backend, &o->rule, o->state, o->losses, o->n_losses);
 	o->type->update(optimizer);
+	if (o->blocks.pruned)
+		o->kernels->prune(o->backend, &o->prunable, &o->blocks);
 	params_changed(o->params);
 	params_prepare(o->params);
 }
@@ -575,6 +676,11 @@ enum status optimizer_join(struct optimizer *o, optim_join join, void *context, 
 	return OK;
 }
 
+const struct optim_options *optimizer_options(const struct optimizer *o)
+{
+	return &o->options;
+}
+
 const struct optim_tensor *optimizer_tensors(const struct optimizer *o, int *count)
 {
 	*count = o->tensor_count;
@@ -616,6 +722,6 @@ size_t optimizer_bytes(const struct optimizer *o)
 
 	for (int i = 0; i < o->params->n; i++)
 		numbers +=
-			extent(o->params, i) * optim_numbers(o->options.kind, &o->params->list[i]);
+			extent(o->params, i) * optim_states(&o->options, &o->params->list[i], NULL);
 	return (size_t)numbers * dtype_size(o->params->type) + o->work_bytes;
 }

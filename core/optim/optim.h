@@ -46,6 +46,11 @@ struct optim_options {
 		int steps; /* of Newton-Schulz */
 		enum muon_adjust adjust;
 	} muon;
+	/* The state that pruning needs; core/train/prune.h chooses what is pruned. */
+	struct {
+		bool on; /* "pruned": 1 where a weight is pruned; it is 0 after every update */
+		bool movement; /* "movement": minus the sum of weight times gradient */
+	} prune;
 };
 
 struct config;
@@ -129,6 +134,7 @@ typedef double (*optim_join)(void *context, const double *squares);
 enum status optimizer_join(struct optimizer *o, optim_join join, void *context,
 			   struct error *err) MUST_CHECK;
 
+const struct optim_options *optimizer_options(const struct optimizer *o);
 const struct optim_tensor *optimizer_tensors(const struct optimizer *o, int *count);
 struct optim_scalars optimizer_scalars(const struct optimizer *o);
 void optimizer_set_scalars(struct optimizer *o, const struct optim_scalars *scalars);
@@ -142,14 +148,22 @@ enum status optim_add_squares(const struct params *params, const int *number, do
  * pieces. */
 bool optim_elementwise(enum optim_kind kind, const struct param *p);
 
-/* Numbers of state that an optimizer keeps for every element of this parameter. */
-int optim_numbers(enum optim_kind kind, const struct param *p);
+/*
+ * The state that an optimizer keeps for every element of this parameter, in the order of
+ * optimizer_tensors(); returns how many there are.  `names` may be NULL.
+ */
+#define OPTIM_STATES 5
+int optim_states(const struct optim_options *options, const struct param *p,
+		 const char *names[OPTIM_STATES]);
+
+/* May weights of this parameter be pruned?  The matrices of layers, and the slices of 3-D ones. */
+bool optim_may_prune(const struct param *p);
 
 /* Device memory of state and workspace. */
 size_t optimizer_bytes(const struct optimizer *o);
 
 /* All device memory that an optimizer of these parameters would take: the sizes of its blocks. */
-#define OPTIM_BLOCKS 7
+#define OPTIM_BLOCKS 10
 enum status optim_measure(const struct optim_options *options, struct params *params,
 			  const struct backend *backend, size_t bytes[OPTIM_BLOCKS],
 			  struct error *err) MUST_CHECK;

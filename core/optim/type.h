@@ -18,6 +18,7 @@ struct optimizer {
 	const struct optim_kernels *kernels;
 
 	struct optim_segments segments; /* what the element-wise kernels update */
+	struct optim_segments prunable; /* what may be pruned */
 	struct optim_matrices *shapes;	/* what is updated matrix by matrix, shape by shape */
 	int n_shapes;
 	int64_t *matrices; /* the offsets of all shapes */

@@ -243,6 +243,23 @@ static enum status save_best(const struct replica *r, struct error *err)
 	return weights_save(r->checkpoint.params, path, r->run->options.about, err);
 }
 
+/* Of the weights as they are: what is pruned is 0. */
+static enum status record_pruning(const struct replica *r, int64_t iteration, struct error *err)
+{
+	const struct prune_options *o = &r->run->options.prune;
+	const struct params *params = r->checkpoint.params;
+	double share;
+
+	if (o->method == PRUNE_NONE)
+		return OK;
+	if (prune_measure(params, &share, err) != OK)
+		return FAIL;
+	metrics_value(r->run->metrics, iteration, METRIC_SPARSITY, share);
+	metrics_value(r->run->metrics, iteration, METRIC_COMPRESSED_BYTES,
+		      prune_bytes(o, params, share));
+	return OK;
+}
+
 enum status replica_take_evaluation(struct replica *r, const struct evaluation *e,
 				    int64_t iteration, bool saves, struct error *err)
 {
@@ -262,6 +279,8 @@ enum status replica_take_evaluation(struct replica *r, const struct evaluation *
 	check_sums(r, e);
 	check_program(r, e);
 	if (m && w->measure && w->measure(w->context, m, iteration, err) != OK)
+		return FAIL;
+	if (m && record_pruning(r, iteration, err) != OK)
 		return FAIL;
 	if (!(e->all.loss < r->state.best_loss))
 		return OK;

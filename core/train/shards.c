@@ -15,7 +15,6 @@
  */
 #define SHARD_ELEMENTS ((int64_t)1 << 18)
 #define ALL_INSTRUCTIONS INT_MAX
-#define STATE_BLOCKS 3
 
 struct shard {
 	int param;
@@ -36,7 +35,7 @@ struct shards {
 	struct ranks *ranks;
 	struct params *whole, *own;
 	const struct optim_kernels *kernels;
-	enum optim_kind kind;
+	struct optim_options optim;
 
 	struct shard *list;
 	int n;
@@ -70,7 +69,7 @@ struct shards {
 
 static int64_t largest_shard(const struct shards *s, const struct param *p)
 {
-	return optim_elementwise(s->kind, p) ? SHARD_ELEMENTS : p->count;
+	return optim_elementwise(s->optim.kind, p) ? SHARD_ELEMENTS : p->count;
 }
 
 static int count_shards(const struct shards *s)
@@ -264,14 +263,16 @@ static void copy_own(struct shards *s)
 }
 
 enum status shards_create(struct shards **out, struct ranks *ranks, struct params *whole,
-			  enum optim_kind kind, struct error *err)
+			  const struct optim_options *optim, struct error *err)
 {
 	struct shards *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return fail_memory(err, "shards", sizeof(*s));
 	assert(whole->data && whole->grad);
-	*s = (struct shards){ .ranks = ranks, .whole = whole, .kind = kind, .cached_tensor = -1 };
+	*s = (struct shards){
+		.ranks = ranks, .whole = whole, .optim = *optim, .cached_tensor = -1
+	};
 	s->kernels = whole->backend->optim(whole->type);
 	if (make_shards(s, err) != OK || params_allocate(s->own, whole->backend, true, err) != OK ||
 	    allocate_buffers(s, err) != OK || allocate_squares(s, err) != OK) {
@@ -565,13 +566,11 @@ enum status shards_broadcast(struct shards *s, struct error *err)
 
 /* ------------------------------------------------------- whole state on rank 0 */
 
-static const char *const block_names[STATE_BLOCKS] = { "m", "v", "vmax" };
-
 #define GRADIENT_BLOCK (-1)
 
 static enum status list_tensors(struct shards *s, struct error *err)
 {
-	const size_t most = (size_t)s->whole->n * STATE_BLOCKS;
+	const size_t most = (size_t)s->whole->n * OPTIM_STATES;
 
 	s->tensors = pool_alloc(&s->pool, most * sizeof(*s->tensors));
 	s->block_of = pool_alloc(&s->pool, most * sizeof(*s->block_of));
@@ -579,13 +578,15 @@ static enum status list_tensors(struct shards *s, struct error *err)
 		return fail_memory(err, "optimizer", most * sizeof(*s->tensors));
 	for (int i = 0; i < s->whole->n; i++) {
 		const struct param *p = &s->whole->list[i];
+		const char *names[OPTIM_STATES];
+		const int n = optim_states(&s->optim, p, names);
 
-		for (int block = 0; block < optim_numbers(s->kind, p); block++) {
+		for (int block = 0; block < n; block++) {
 			struct optim_tensor *t = &s->tensors[s->tensor_count];
 
 			s->block_of[s->tensor_count++] = block;
 			t->param = p;
-			t->name = pool_printf(&s->pool, "optim.%s.%s", block_names[block], p->name);
+			t->name = pool_printf(&s->pool, "optim.%s.%s", names[block], p->name);
 			if (!t->name)
 				return fail_memory(err, p->name, 0);
 		}
@@ -599,12 +600,12 @@ static enum status find_state(struct shards *s, struct error *err)
 	int n, block = 0;
 	const struct optim_tensor *list = optimizer_tensors(s->optimizer, &n);
 
-	s->state = pool_alloc(&s->pool, (size_t)s->own->n * STATE_BLOCKS * sizeof(*s->state));
+	s->state = pool_alloc(&s->pool, (size_t)s->own->n * OPTIM_STATES * sizeof(*s->state));
 	if (!s->state)
 		return fail_memory(err, "optimizer", (size_t)n * sizeof(*s->state));
 	for (int i = 0; i < n; i++) {
 		block = i > 0 && list[i].param == list[i - 1].param ? block + 1 : 0;
-		s->state[(list[i].param - s->own->list) * STATE_BLOCKS + block] = list[i].data;
+		s->state[(list[i].param - s->own->list) * OPTIM_STATES + block] = list[i].data;
 	}
 	return OK;
 }
@@ -650,7 +651,7 @@ static struct ranks *host_ranks(const struct shards *s)
 static void *own_state(const struct shards *s, const struct shard *shard, int block)
 {
 	return block == GRADIENT_BLOCK ? in_own(s, s->own->grad, shard)
-				       : s->state[shard->index * STATE_BLOCKS + block];
+				       : s->state[shard->index * OPTIM_STATES + block];
 }
 
 static enum status send_host(struct shards *s, int to, const void *host, size_t bytes,

@@ -22,7 +22,7 @@ struct shards;
 
 /* The parameters must be named and allocated with gradients; both must outlive the shards. */
 enum status shards_create(struct shards **s, struct ranks *ranks, struct params *whole,
-			  enum optim_kind kind, struct error *err) MUST_CHECK;
+			  const struct optim_options *optim, struct error *err) MUST_CHECK;
 void shards_destroy(struct shards *s);
 
 /* The shards of this rank: what its optimizer updates. */

@@ -75,7 +75,8 @@ static enum status allocate_lists(struct trainer *t, struct error *err)
 
 static enum status open_parts(struct trainer *t, struct train_run *runs, struct error *err)
 {
-	if (allocate_lists(t, err) != OK)
+	if (allocate_lists(t, err) != OK ||
+	    prune_check(&t->options->prune, optimizer_options(t->optimizer), t->params, err) != OK)
 		return FAIL;
 	for (int i = 0; i < t->n; i++)
 		if (replica_open(&t->replicas[i], i, &runs[i], t->params, t->optimizer, err) != OK)
@@ -581,6 +582,14 @@ static enum status audit_unchanged(struct trainer *t, struct error *err)
 	return status;
 }
 
+/* What is pruned from this update on, of one run. */
+static enum status choose_pruned(struct trainer *t, struct replica *r, struct error *err)
+{
+	(void)r;
+	return prune_choose(&t->options->prune, t->iteration, t->params, t->optimizer, shards(t),
+			    err);
+}
+
 /* Ask for one update.  Its outcome is known when settle() has read it. */
 static enum status step(struct trainer *t, struct error *where)
 {
@@ -644,6 +653,8 @@ static enum status iterate(struct trainer *t, bool logging, struct error *err)
 {
 	struct error ignored;
 
+	if (prune_due(&t->options->prune, t->iteration) && each_run(t, choose_pruned, err) != OK)
+		return FAIL;
 	choose_audited(t, logging);
 	if (t->audited && begin_audit(t, err) != OK)
 		return FAIL;

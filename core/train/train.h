@@ -17,6 +17,7 @@
 #include "core/optim/optim.h"
 #include "core/train/phases.h"
 #include "core/train/progress.h"
+#include "core/train/prune.h"
 #include "core/train/schedule.h"
 #include "core/train/shards.h"
 #include "core/train/workload.h"
@@ -32,6 +33,7 @@ struct train_options {
 	bool save_best;
 	bool check_floor; /* a loss below the smallest possible one ends the run */
 	struct schedule schedule;
+	struct prune_options prune;
 	struct program_options program;
 	struct shards *shards; /* NULL: one process, whose kernels add up micro-batches in place */
 	bool ordered_sum;      /* the gradient of every micro-batch is made alone, then added */

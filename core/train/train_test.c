@@ -297,9 +297,8 @@ static void test_gradients_by_layer(void **state)
 }
 
 /* Killed after any iteration, and resumed: the same weights as in one go. */
-static void test_resumed_from_every_checkpoint(void **state)
+static void resume_from_every_checkpoint(struct fixture *f)
 {
-	struct fixture *f = *state;
 	char straight[SHA256_HEX_SIZE], resumed[SHA256_HEX_SIZE], path[300];
 
 	f->options.checkpoint_interval = 1;
@@ -322,6 +321,44 @@ static void test_resumed_from_every_checkpoint(void **state)
 			}
 		}
 	}
+}
+
+static void test_resumed_from_every_checkpoint(void **state)
+{
+	resume_from_every_checkpoint(*state);
+}
+
+/* Chosen before updates 3, 6, 9 and 10: what is pruned is in the checkpoints. */
+static void prune(struct fixture *f, enum prune_method method)
+{
+	f->options.prune = (struct prune_options){
+		.method = method, .scope = PRUNE_TENSOR, .sparsity = 0.75, .last = 10, .interval = 3
+	};
+	f->optim.prune.on = true;
+	f->optim.prune.movement = method == PRUNE_MOVEMENT;
+}
+
+static void test_resumed_when_pruned(void **state)
+{
+	struct fixture *f = *state;
+
+	for (int method = PRUNE_MAGNITUDE; method <= PRUNE_SECOND_MOMENT; method++) {
+		double sparsity = NAN, bytes = NAN;
+
+		prune(f, (enum prune_method)method);
+		resume_from_every_checkpoint(f);
+		/* Of the head's 20 weights, 9.9 and 15 are pruned; the table's 20 are not. */
+		assert_int_equal(told(f, "sparsity", 5, &sparsity), 1);
+		assert_true(sparsity == 10 / 20.0);
+		assert_int_equal(told(f, "sparsity", 12, &sparsity), 1);
+		assert_true(sparsity == 15 / 20.0);
+		assert_int_equal(told(f, "compressed_bytes", 12, &bytes), 1);
+		assert_true(bytes == 4 * (20 + 5) + 20 / 8.0);
+		close_run(f);
+		test_remove(f->dir);
+		assert_int_equal(mkdir(f->dir, 0777), 0);
+	}
+	open_run(f); /* for tear_down() */
 }
 
 /* Killed after it saved the last checkpoint, and before it removed old ones. */
@@ -712,6 +749,63 @@ static void expect_stop(struct fixture *f, const char *words)
 		fail_msg("ended as %d: %s", (int)f->run.end, f->run.reason.text);
 }
 
+/* As prune() says. */
+static void configure_pruning(struct fixture *f, const char *method, const char *scope)
+{
+	const char *symbols[][2] = { { "PRUNE", method },	   { "PRUNE_SCOPE", scope },
+				     { "PRUNE_SPARSITY", "0.75" }, { "PRUNE_START", "0" },
+				     { "PRUNE_END", "84" },	   { "PRUNE_INTERVAL", "3" } };
+
+	configure(f, "adamw");
+	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++)
+		must(config_set(f->config, symbols[i][0], symbols[i][1], &f->err), &f->err);
+}
+
+static void test_pruning_passes_its_audit(void **state)
+{
+	struct fixture *f = *state;
+
+	configure_pruning(f, "movement", "tensor");
+	prune(f, PRUNE_MOVEMENT);
+	open_run(f);
+	run(f);
+	if (f->run.end != TRAIN_DONE)
+		fail_msg("%s", f->run.reason.text);
+}
+
+static void test_another_schedule_of_pruning(void **state)
+{
+	struct fixture *f = *state;
+
+	configure_pruning(f, "magnitude", "tensor");
+	prune(f, PRUNE_MAGNITUDE);
+	f->options.prune.last++;
+	expect_stop(f, "audit update FAILED: head: after update 3 9 of 20 weights are pruned; the "
+		       "configured schedule makes it 9.9");
+}
+
+static void test_pruning_that_is_configured_and_not_done(void **state)
+{
+	struct fixture *f = *state;
+
+	configure_pruning(f, "magnitude", "global");
+	prune(f, PRUNE_MAGNITUDE);
+	f->options.prune.method = PRUNE_NONE;
+	expect_stop(f, "audit update FAILED: the model: after update 3 0 of 20 weights are pruned");
+}
+
+/* Not by core/train/prune.c: by tensor, and in no order. */
+static void test_pruning_that_is_not_two_of_four(void **state)
+{
+	struct fixture *f = *state;
+
+	configure_pruning(f, "magnitude", "2of4");
+	must(config_set(f->config, "PRUNE_SPARSITY", "0.5", &f->err), &f->err);
+	prune(f, PRUNE_MAGNITUDE);
+	f->options.prune.sparsity = 0.5;
+	expect_stop(f, "of the four weights from element");
+}
+
 static void test_another_rate(void **state)
 {
 	struct fixture *f = *state;
@@ -912,6 +1006,7 @@ int main(void)
 		CASE(test_it_learns_and_records),
 		CASE(test_gradients_by_layer),
 		CASE(test_resumed_from_every_checkpoint),
+		CASE(test_resumed_when_pruned),
 		CASE(test_resumed_before_pruning),
 		CASE(test_a_checkpoint_on_demand),
 		CASE(test_micro_batches_add_up),
@@ -931,6 +1026,10 @@ int main(void)
 		CASE(test_a_budget_of_time_goes_on_after_a_pause),
 		CASE(test_the_estimate_changes_nothing),
 		CASE(test_every_optimizer_passes_its_audit),
+		CASE(test_pruning_passes_its_audit),
+		CASE(test_another_schedule_of_pruning),
+		CASE(test_pruning_that_is_configured_and_not_done),
+		CASE(test_pruning_that_is_not_two_of_four),
 		CASE(test_another_rate),
 		CASE(test_another_decay),
 		CASE(test_other_clipping),

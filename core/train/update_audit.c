@@ -57,6 +57,11 @@ struct formula {
 		bool nesterov, match_rms;
 	} muon;
 	int64_t batch, accumulate, valid_rows;
+	struct {
+		bool on, global, two_of_four;
+		double share;
+		int64_t first, last, interval; /* updates */
+	} prune;
 };
 
 /* What an update with a certain number does. */
@@ -65,7 +70,7 @@ struct factors {
 	bool restart;
 };
 
-enum block { WEIGHT, M, V, VMAX, GRADIENT, BLOCKS };
+enum block { WEIGHT, M, V, VMAX, PRUNED, GRADIENT, BLOCKS };
 
 /* A tensor, or a piece of one that this rank owns. */
 struct site {
@@ -74,6 +79,7 @@ struct site {
 	int64_t first, count;	   /* elements of the whole tensor */
 	int n, at;		/* elements that are looked at; the first of them in the arrays */
 	bool decays, is_matrix; /* matrix: Newton-Schulz moves it */
+	bool prunes;
 	const char *device[BLOCKS];
 };
 
@@ -104,7 +110,8 @@ struct update_audit {
 	struct error weights; /* what is wrong with those of the losses, when it was made */
 	struct matrix chosen;
 	int turn;
-	double *muon[4]; /* gradient and momentum of the chosen matrix, and work */
+	double *whole_matrix; /* of 2of4: a tensor; else NULL */
+	double *muon[4];      /* gradient and momentum of the chosen matrix, and work */
 	int64_t muon_size;
 };
 
@@ -150,6 +157,20 @@ static void read_schedule(struct formula *f, struct config *c)
 	f->total = config_int(c, "GPT2_MAX_ITERS");
 }
 
+static void read_prune(struct formula *f, struct config *c)
+{
+	f->prune.on = config_raw(c, "PRUNE") && !is(c, "PRUNE", "none");
+	if (!f->prune.on)
+		return;
+	f->prune.global = is(c, "PRUNE_SCOPE", "global");
+	f->prune.two_of_four = is(c, "PRUNE_SCOPE", "2of4");
+	f->prune.share = f->prune.two_of_four ? 0.5 : config_real(c, "PRUNE_SPARSITY");
+	f->prune.first = f->total * config_int(c, "PRUNE_START") / 100;
+	f->prune.last = (int64_t)fmax(
+		1, floor((double)f->total * (double)config_int(c, "PRUNE_END") / 100));
+	f->prune.interval = config_int(c, "PRUNE_INTERVAL");
+}
+
 static void read_formula(struct formula *f, struct config *c)
 {
 	read_schedule(f, c);
@@ -163,6 +184,7 @@ static void read_formula(struct formula *f, struct config *c)
 	f->batch = config_int(c, "TRAIN_BATCH");
 	f->accumulate = config_int(c, "TRAIN_ACCUMULATE");
 	f->valid_rows = config_int(c, "EVAL_ROWS");
+	read_prune(f, c);
 	if (f->kind == SGD) {
 		f->momentum = config_real(c, "SGD_MOMENTUM");
 		return;
@@ -258,12 +280,14 @@ static enum status open_site(struct update_audit *a, int i, struct error *err)
 	s->n = p->count < MOST_ELEMENTS ? (int)p->count : MOST_ELEMENTS;
 	s->is_matrix = s->whole->ndim >= 2 && !s->whole->init.embedding;
 	s->decays = a->f.decay_all || s->is_matrix;
+	s->prunes = s->is_matrix && s->whole->origin.layer >= 0 && a->f.prune.on;
 	s->is_matrix = s->is_matrix && a->f.kind == MUON;
 	s->device[WEIGHT] = at_element(a->params, a->params->data, s->whole->offset + s->first);
 	s->device[GRADIENT] = at_element(a->own, a->own->grad, p->offset);
 	s->device[M] = state_of(a, p, "optim.m.");
 	s->device[V] = state_of(a, p, "optim.v.");
 	s->device[VMAX] = state_of(a, p, "optim.vmax.");
+	s->device[PRUNED] = state_of(a, p, "optim.pruned.");
 	a->n += s->n;
 	if (!s->device[M] || (a->f.kind != SGD && !s->is_matrix && !s->device[V]) ||
 	    (a->f.kind == ADAMWSPAM && !s->device[VMAX]))
@@ -271,13 +295,16 @@ static enum status open_site(struct update_audit *a, int i, struct error *err)
 			    "audit update FAILED: %s: CONFIG_OPTIMIZER keeps moments of it, but "
 			    "the optimizer has none",
 			    s->name);
+	if (s->prunes != (s->device[PRUNED] != NULL))
+		return fail(err, "audit update FAILED: %s: CONFIG_PRUNE says that it is %s",
+			    s->name, s->prunes ? "pruned" : "not pruned");
 	return OK;
 }
 
 static bool has_block(const struct update_audit *a, enum block b)
 {
 	return b == WEIGHT || b == M || b == GRADIENT || (b == V && a->f.kind != SGD) ||
-	       (b == VMAX && a->f.kind == ADAMWSPAM);
+	       (b == VMAX && a->f.kind == ADAMWSPAM) || (b == PRUNED && a->f.prune.on);
 }
 
 /* Where a site lacks a block, its weights stand in, and are not looked at. */
@@ -376,10 +403,25 @@ static enum status allocate_muon(struct update_audit *a, struct error *err)
 	return OK;
 }
 
+/* Room for the largest tensor. */
+static enum status allocate_matrix(struct update_audit *a, struct error *err)
+{
+	int64_t largest = 1;
+
+	if (!a->f.prune.two_of_four)
+		return OK;
+	for (int i = 0; i < a->params->n; i++)
+		largest = a->params->list[i].count > largest ? a->params->list[i].count : largest;
+	a->whole_matrix = malloc((size_t)largest * sizeof(double));
+	return a->whole_matrix ? OK : fail_memory(err, "update audit", (size_t)largest);
+}
+
 static enum status allocate(struct update_audit *a, struct error *err)
 {
 	const size_t n = (size_t)(a->n ? a->n : 1);
 
+	if (allocate_matrix(a, err) != OK)
+		return FAIL;
 	if (allocate_blocks(a, err) != OK)
 		return FAIL;
 	a->micro_sum = calloc(n, sizeof(*a->micro_sum));
@@ -435,6 +477,7 @@ void update_audit_destroy(struct update_audit *a)
 	free(a->all_seen);
 	for (int i = 0; i < 4; i++)
 		free(a->muon[i]);
+	free(a->whole_matrix);
 	free(a->micro_sum);
 	free(a->chunk);
 	free(a->wide[0]);
@@ -634,10 +677,13 @@ static double smallest(const struct look *l)
 /* `terms`: the sum of their magnitudes. */
 static void compare(const struct look *l, enum block b, double expected, double tolerance)
 {
+	/* What is pruned is looked at as a whole: look_at_pruned(). */
 	static const char *const names[] = { "the weight", "the first moment", "the second moment",
 					     "the largest second moment" };
 	const double got = seen(l, 1, b);
 
+	if (b == WEIGHT && l->s->prunes && seen(l, 1, PRUNED) != 0)
+		return;
 	if (fabs(got - expected) <= tolerance || l->finding->text[0])
 		return;
 	fail(l->finding,
@@ -840,6 +886,131 @@ static void look_at_chosen(const struct update_audit *a, struct look *l)
 	}
 }
 
+/* ------------------------------------------------------------------ pruning */
+
+/* The share that is pruned after update t: it last rose at update `then`. */
+static double configured_share(const struct formula *f, int64_t t)
+{
+	const double span = (double)(f->prune.last - f->prune.first);
+	const int64_t then =
+		f->prune.first + (t - f->prune.first) / f->prune.interval * f->prune.interval;
+
+	if (t >= f->prune.last)
+		return f->prune.share;
+	if (t <= f->prune.first)
+		return 0;
+	return f->prune.share * (1 - pow(1 - (double)(then - f->prune.first) / span, 3));
+}
+
+/* Every pruned weight is 0.  How many are there? */
+static double count_pruned(const struct update_audit *a, const struct site *s, int64_t t,
+			   struct error *finding)
+{
+	double count = 0;
+
+	for (int64_t first = 0; first < s->count; first += PARAM_CHUNK) {
+		const int64_t left = s->count - first, n = left < PARAM_CHUNK ? left : PARAM_CHUNK;
+
+		read_piece(a, at_element(a->own, s->device[WEIGHT], first), n, a->wide[0]);
+		read_piece(a, at_element(a->own, s->device[PRUNED], first), n, a->wide[1]);
+		for (int64_t i = 0; i < n; i++) {
+			if (a->wide[1][i] == 0)
+				continue;
+			count++;
+			if ((a->wide[0][i] != 0 || signbit(a->wide[0][i])) && !finding->text[0])
+				fail(finding,
+				     "audit update FAILED: %s: after update %lld element %lld is "
+				     "%.9g; it is pruned, and must be 0",
+				     s->name, (long long)t, (long long)(s->first + first + i),
+				     a->wide[0][i]);
+		}
+	}
+	return count;
+}
+
+/* Have every four neighbouring inputs of an output two weights that are 0? */
+static void look_at_fours(const struct update_audit *a, const struct site *s, int64_t t,
+			  struct error *finding)
+{
+	const int64_t columns = s->whole->dim[s->whole->ndim - 1], rows = s->whole->count / columns;
+
+	for (int64_t at = 0; at < rows / 4 * columns && !finding->text[0]; at++) {
+		const int64_t first = at / columns * 4 * columns + at % columns;
+		int zeros = 0;
+
+		for (int k = 0; k < 4; k++)
+			zeros += a->whole_matrix[first + k * columns] == 0;
+		if (zeros < 2)
+			fail(finding,
+			     "audit update FAILED: %s: after update %lld, %d of the four weights "
+			     "from element %lld on are 0, not 2",
+			     s->name, (long long)t, zeros, (long long)first);
+	}
+}
+
+static void compare_count(const struct update_audit *a, const char *name, double count, double of,
+			  int64_t t, struct error *finding)
+{
+	const double expected = configured_share(&a->f, t) * of;
+
+	if (fabs(count - expected) > 0.5 + 1e-9 * of && !finding->text[0])
+		fail(finding,
+		     "audit update FAILED: %s: after update %lld %.0f of %.0f weights are pruned; "
+		     "the configured schedule makes it %.1f",
+		     name, (long long)t, count, of, expected);
+}
+
+/* By tensor, and of all. */
+static void compare_counts(const struct update_audit *a, const double *counts, int64_t t,
+			   struct error *finding)
+{
+	double count = 0, of = 0;
+
+	for (int i = 0; i < a->params->n; i++) {
+		const struct param *p = &a->params->list[i];
+
+		if (p->ndim < 2 || p->init.embedding || p->origin.layer < 0)
+			continue;
+		count += counts[i];
+		of += (double)p->count;
+		if (!a->f.prune.global)
+			compare_count(a, p->name, counts[i], (double)p->count, t, finding);
+	}
+	if (a->f.prune.global)
+		compare_count(a, "the model", count, of, t, finding);
+}
+
+static enum status look_at_pruned(struct update_audit *a, int64_t t, struct error *finding,
+				  struct error *err)
+{
+	const size_t bytes = (size_t)a->params->n * sizeof(double);
+	double *counts;
+	enum status status;
+
+	if (!a->f.prune.on)
+		return OK;
+	counts = calloc(1, bytes);
+	if (!counts)
+		return fail_memory(err, "update audit", bytes);
+	for (int i = 0; i < a->n_sites; i++) {
+		const struct site *s = &a->sites[i];
+
+		if (!s->prunes)
+			continue;
+		counts[s->whole - a->params->list] += count_pruned(a, s, t, finding);
+		if (a->f.prune.two_of_four && s->first == 0 && t >= a->f.prune.last) {
+			read_elements(a, at_element(a->params, a->params->data, s->whole->offset),
+				      s->whole->count, a->whole_matrix);
+			look_at_fours(a, s, t, finding);
+		}
+	}
+	status = sum_over_ranks(a, counts, a->params->n, err);
+	if (status == OK)
+		compare_counts(a, counts, t, finding);
+	free(counts);
+	return status;
+}
+
 /* ------------------------------------------------------------ micro-batches */
 
 struct micros {
@@ -966,7 +1137,7 @@ static void look_at_micros(const struct update_audit *a, int64_t t, struct error
 
 void update_audit_before(struct update_audit *a)
 {
-	for (int b = WEIGHT; b <= VMAX; b++)
+	for (int b = WEIGHT; b < GRADIENT; b++)
 		collect(a, 0, b);
 	a->scalars = optimizer_scalars(a->optimizer);
 }
@@ -1038,7 +1209,7 @@ enum status update_audit_after(struct update_audit *a, int64_t iteration, double
 	struct factors u;
 
 	*finding = (struct error){ "" };
-	for (int b = WEIGHT; b <= VMAX; b++)
+	for (int b = WEIGHT; b < GRADIENT; b++)
 		collect(a, 1, b);
 	download(a);
 	if (isnan(a->norm))
@@ -1055,6 +1226,8 @@ enum status update_audit_after(struct update_audit *a, int64_t iteration, double
 	}
 	if (a->chosen.site && !finding->text[0])
 		look_at_chosen(a, &l);
+	if (look_at_pruned(a, iteration, finding, err) != OK)
+		return FAIL;
 	a->first = a->micros = false;
 	return agree(a, finding, err);
 }
@@ -1087,10 +1260,10 @@ enum status update_audit_digest(struct update_audit *a, uint64_t *digest, struct
 	double halves[2] = { 0, 0 };
 	uint64_t sum = 0;
 
-	for (int b = WEIGHT; b <= VMAX; b++)
+	for (int b = WEIGHT; b < GRADIENT; b++)
 		collect(a, 1, b);
 	download(a);
-	for (int b = WEIGHT; b <= VMAX; b++)
+	for (int b = WEIGHT; b < GRADIENT; b++)
 		for (int i = 0; i < a->n_sites && a->from[b]; i++)
 			sum += digest_of(a, &a->sites[i], b);
 	/* Sums of halves are exact in doubles. */

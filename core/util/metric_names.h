@@ -29,6 +29,8 @@
 #define METRIC_FLOPS_PER_TOKEN "flops_per_token"
 #define METRIC_TOKENS_PER_SECOND "tokens_per_second"
 #define METRIC_DECODE_TOKEN_BYTES "decode_token_bytes"
+#define METRIC_SPARSITY "sparsity"
+#define METRIC_COMPRESSED_BYTES "compressed_bytes"
 #define METRIC_ARENA_MEGABYTES "arena_megabytes"
 #define METRIC_PEAK_MEGABYTES "peak_megabytes"
 #define METRIC_DEVICE_MEGABYTES "device_megabytes"

@@ -96,6 +96,18 @@ class Together(Case):
                 three.train()
                 self.assert_same(three, one)
 
+    def test_pruned(self):
+        """Rank 0 chooses from the state of all."""
+        for method in ("movement", "second_moment"):
+            settings = {"defconfig": "smoke", "PRUNE": method, "PRUNE_SCOPE": "global", "PRUNE_SPARSITY": "0.6", "PRUNE_START": 0,
+                        "PRUNE_END": 80, "PRUNE_INTERVAL": 2, "base": {k: v for k, v in LARGE.items() if k != "SPAM_INTERVAL"}}
+            with self.subTest(method):
+                one, three = Ranks(1, **settings), Ranks(3, **settings)
+                one.train()
+                three.train()
+                self.assert_same(three, one)
+                self.assertAlmostEqual(three.values("sparsity")[6], 0.6, 5)
+
     def test_goes_on_with_another_number(self):
         runs = None
         for ranks, iteration, number in ((2, 3, signal.SIGTERM), (3, 9, signal.SIGINT)):

@@ -74,8 +74,9 @@ static double audit_bytes(const struct run_setup *setup, const struct descriptio
 			  double largest)
 {
 	const struct audit_options *a = &setup->audit;
+	const struct optim_options adamw = { .kind = OPTIM_ADAMW };
 	const struct param any = { .role = PARAM_MATRIX };
-	const double state = a->one_batch ? optim_numbers(OPTIM_ADAMW, &any) : 0;
+	const double state = a->one_batch ? optim_states(&adamw, &any, NULL) : 0;
 	const double logits =
 		(double)(a->rows * a->length * setup->model->vocab) * (double)dtype_size(a->type);
 	const double activations = a->causality ? (double)d->activation_bytes * (double)a->rows /
@@ -156,13 +157,13 @@ enum status run_memory_measure(const struct run_setup *setup, const struct descr
 	arena += (double)d->activation_bytes + conclusion;
 	audits = audit_bytes(setup, d, largest);
 	if (setup->backend.memory) { /* a GPU holds all but the numbers that are looked at */
-		*memory =
-			(struct run_memory){ .resident = LIBRARY_BYTES + CUDA_HOST_BYTES + audits };
+		*memory = (struct run_memory){ .resident = LIBRARY_BYTES + CUDA_HOST_BYTES +
+							   fmax(audits, d->choice_bytes) };
 		return OK;
 	}
 	memory->resident = LIBRARY_BYTES + probe + (double)d->weights_bytes +
 			   (double)d->gradient_bytes + (double)d->optimizer_bytes +
-			   shard_bytes(setup, d) + fmax(arena, audits);
+			   shard_bytes(setup, d) + fmax(arena + d->choice_bytes, audits);
 	memory->idle = fmin(arena, audits);
 	return OK;
 }

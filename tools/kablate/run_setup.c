@@ -38,6 +38,7 @@ static struct train_options configured_training(struct config *c)
 		.tokens_budget = (double)config_int(c, "TRAIN_TOKENS_BUDGET"),
 		.save_best = true,
 		.schedule = schedule_configured(c),
+		.prune = prune_configured(c),
 		.program = {
 			.no_planner = !config_bool(c, "PLANNER"),
 			.no_recompute = !config_bool(c, "RECOMPUTE"),
@@ -417,8 +418,7 @@ bool run_setup_is_divided(const struct run_setup *setup)
 
 static enum status divide(struct run_setup *setup, struct error *err)
 {
-	if (shards_create(&setup->shards, setup->ranks, setup->params, setup->optim.kind, err) !=
-		    OK ||
+	if (shards_create(&setup->shards, setup->ranks, setup->params, &setup->optim, err) != OK ||
 	    optimizer_create(&setup->optimizer, &setup->optim, shards_own(setup->shards), err) !=
 		    OK)
 		return FAIL;
@@ -523,7 +523,8 @@ enum status run_setup_describe(const struct run_setup *setup, int64_t context,
 	const struct description_options options = {
 		.batch = setup->train.batch,
 		.length = setup->source.length,
-		.optimizer = setup->optim.kind,
+		.optimizer = setup->optim,
+		.prune = setup->train.prune,
 		.context = context > 0 ? context : setup->source.length,
 		.planner = !setup->train.program.no_planner,
 		.recompute = !setup->train.program.no_recompute,

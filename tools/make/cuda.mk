@@ -75,7 +75,7 @@ cuda: $(cuda_built)
 # test a GPU; gpu_test.py trains on it.  The longest first.
 gpu_tests := models/parity_test core/ops/op_test $(addprefix models/,replicas_test decode_test test_vector_test) \
 	$(addprefix core/ops/,attention_bf16_test state_test attention_test) core/optim/optim_test \
-	$(addprefix models/,autocast_test measure_test streams_test) $(addprefix core/train/,update_audit_test group_test) \
+	$(addprefix models/,autocast_test measure_test streams_test) $(addprefix core/train/,update_audit_test prune_test group_test) \
 	$(addprefix core/ops/,product_bf16_test fused_test linear_attention_test) core/backend/backend_test core/ranks/ranks_test
 gpu_results := $(gpu_tests:%=$(O)/gpu/%.result)
 $(gpu_results): $(O)/gpu/%.result: $(O)/% $(cuda_built) FORCE

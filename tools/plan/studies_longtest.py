@@ -11,7 +11,7 @@ from tools.testing import as_user, tap
 class Planned(unittest.TestCase):
     def test_all(self):
         told = as_user.make("studies").stdout
-        self.assertRegex(told, r"\n18 studies, [0-9]+,[0-9]{3} runs with every look\n$")
+        self.assertRegex(told, r"\n19 studies, [0-9]+,[0-9]{3} runs with every look\n$")
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ class Studies(unittest.TestCase):
     def test_the_small_studies(self):
         self.assertEqual(set(self.values), {
             "attention-ratio", "gpt2-ra-mla-controlled", "gpt2-vanilla-vs-mla", "mad-fuzzy", "mla-forms",
-            "mla-latent", "precision", "ra-controls", "ra-mechanisms", "ra-optimizer", "ra-score", "ra-sparsity", "ra-tying",
-            "rivals", "w2-copy", "w2-cov", "w2-quick-start", "w2-text", "wsffn"})
+            "mla-latent", "precision", "pruning", "ra-controls", "ra-mechanisms", "ra-optimizer", "ra-score", "ra-sparsity",
+            "ra-tying", "rivals", "w2-copy", "w2-cov", "w2-quick-start", "w2-text", "wsffn"})
 
     def test_seeds_looks_and_margins(self):
         for name, values in self.values.items():

@@ -90,6 +90,7 @@ class Row:
     not_learnt: str = ""                # why a run of either is no result of training
     marks: list = field(default_factory=list)
     verified: int = None                # runs with a headline that 'make verify' found sound
+    pruning: str = ""                   # how its weights are pruned
     pairs: list = field(default_factory=list)       # of a trend: [step, baseline] at each size
 
     @property
@@ -249,6 +250,8 @@ NUMBERS = {
     metric_names.DEVICE_MEGABYTES: last_of(metric_names.DEVICE_MEGABYTES),
     metric_names.TOKENS_PER_SECOND: median_speed,
     metric_names.DECODE_TOKEN_BYTES: last_of(metric_names.DECODE_TOKEN_BYTES),
+    metric_names.SPARSITY: last_of(metric_names.SPARSITY),
+    metric_names.COMPRESSED_BYTES: last_of(metric_names.COMPRESSED_BYTES),
 }
 
 
@@ -261,7 +264,8 @@ def row_of(step, baseline):
                max((len(run.audits) for run in step.runs), default=0),
                [name for symbol, name in AUDITS.items() if step.config.get(symbol) == "n"],
                [list(audit) for audit in step.failed_audits],
-               no_oracle=any(run.has_no_oracle for run in step.runs), verified=count_sound(usable))
+               no_oracle=any(run.has_no_oracle for run in step.runs), verified=count_sound(usable),
+               pruning=", ".join(filter(None, (step.config.get(name) for name in ("PRUNE", "PRUNE_SCOPE")))))
 
 
 def count_sound(runs):

@@ -12,7 +12,7 @@ import math
 import re
 
 from tools.plan import estimate
-from tools.report import ablation, sizes, stats
+from tools.report import ablation, pruning, sizes, stats
 from tools.report.ablation import ACCURACY, LOSS
 from tools.results import metric_names
 
@@ -292,7 +292,14 @@ def draw(table, steps):
     return {**pack((row.step, run) for row in shown for run in by_name[row.step].runs),
             "groups": [group(f"Against {baseline}" if len(groups) > 1 else "Plots",
                              [row.step for row in rows], figures(rows, by_name, baseline, table))
-                       for baseline, rows in groups if rows] + with_size(table.trends)}
+                       for baseline, rows in groups if rows] + with_sparsity(shown) + with_size(table.trends)}
+
+
+def with_sparsity(rows):
+    """A group whose legend has the arms that are pruned."""
+    arms = pruning.arms(rows)
+    drawn = group(pruning.FIGURES, list(arms), pruning.figures(arms))
+    return [drawn] if drawn["figures"] else []
 
 
 def with_size(trends):

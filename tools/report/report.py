@@ -27,8 +27,8 @@ import re
 import sys
 
 from tools.plan import config_difference, declaration, estimate, kconfig, tuning
-from tools.report import (ablation, about, decoding, forecast, judging, memo, page, plots, samples, sizes, spread, stats,
-                          values)
+from tools.report import (ablation, about, decoding, forecast, judging, memo, page, plots, pruning, samples, sizes, spread,
+                          stats, values)
 from tools.report.ablation import short_number
 from tools.report.judging import plural
 from tools.results import metric_names, notes, records, time_left
@@ -382,6 +382,8 @@ def sections(table):
     varied = spread.spreads(table.comparisons)
     if varied:
         yield SPREAD, [spread.ABOUT], spread.grid(varied)
+    if pruning.arms(table.rows):
+        yield pruning.SECTION, [pruning.ABOUT], pruning.grid(table.rows, loss_cell, judged_cell)
     if table.trends:
         yield sizes.SECTION, list(sizes.lines(table.trends)), sizes.grid(table.trends, judged_cell, verdict_cell)
     if table.forecast:
@@ -420,7 +422,7 @@ def is_text_column(name):
     return name in ("step", "verdict", "component", "claimed", "audits", "choice", "A", "B",
                     "verdict on B", "against", "it has", "effect", "kind", "run", "state",
                     "started", "revision", "experiment", "family", "question", "symbol", "text",
-                    "time", "now", "done", "progress", "runs", "tags", "note", "effect with size")
+                    "time", "now", "done", "progress", "runs", "tags", "note", "effect with size", "pruned by")
 
 
 def aligned(headings, cells, indent="", stream=None):
@@ -550,7 +552,7 @@ def tex_grid(table, names):
 def as_tex(table, names=None):
     """To be \\input; needs nothing but the packages booktabs and graphicx."""
     headings, cells = tex_grid(table, names)
-    below = (CONTROLS, EFFECTS, SPREAD, sizes.SECTION, forecast.SECTION, BEYOND, DECODING)
+    below = (CONTROLS, EFFECTS, SPREAD, pruning.SECTION, sizes.SECTION, forecast.SECTION, BEYOND, DECODING)
     beside = [section for section in told_sections(table) if section[0] in below]
     shown = str([headings, cells, *(extra for _, _, extra in beside)])
     lines = tex_table(headings, cells) + tex_notes(

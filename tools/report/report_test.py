@@ -24,7 +24,7 @@ import unittest.mock
 import urllib.parse
 
 from tools.plan import config_difference, plan_words
-from tools.report import ablation, judging, plots, report, stats
+from tools.report import ablation, judging, plots, pruning, report, stats
 from tools.report.made_up import STUDY, Case, Runs
 from tools.results import notes, records
 from tools.testing import tap
@@ -734,6 +734,44 @@ class Tex(unittest.TestCase):
 
     def test_quotation_marks(self):
         self.assertEqual(report.tex('open: "or more" of 5" and -1'), "open: ``or more'' of 5\" and $-$1")
+
+
+class Pruned(Case):
+    """Two methods with two shares each, of a million weights, half of which may be pruned."""
+
+    def setUp(self):
+        super().setUp()
+        self.runs.add("e", "0-dense", 1, 3.0, baseline="0-dense", config={"PRUNE": "none"})
+        for number, (method, share, loss) in enumerate((("magnitude", 0.9, 3.4), ("magnitude", 0.5, 3.1),
+                                                        ("movement", 0.5, 3.2), ("movement", 0.9, 3.3)), 1):
+            for seed in range(1, 5):
+                self.runs.add("e", f"{number}-prune-{method}+prune-sparsity-{share}", seed, loss + 0.01 * seed,
+                              baseline="0-dense", config={"PRUNE": method, "PRUNE_SCOPE": "tensor",
+                                                          "PRUNE_SPARSITY": str(share)},
+                              curves={"sparsity": lambda i, s=share: s * min(1, i / 50),
+                                      "compressed_bytes": lambda i, s=share: 4e6 - 2e6 * s + 5e5 / 8})
+
+    def test_section(self):
+        """By method, the share rising; what is not pruned has no line."""
+        _, text, _ = self.report("e")
+        lines = text[text.index(pruning.SECTION):].splitlines()[3:7]
+        self.assertEqual([line.split()[0][0] for line in lines], ["2", "1", "3", "4"])
+        self.assertRegex(lines[0], r"magnitude, tensor +50\.0% +3\.1250 ± 0\.0129 \(4\) .* 3,062,500 +76\.6%$")
+        self.assertRegex(lines[3], r"movement, tensor +90\.0% .* 2,262,500 +56\.6%$")
+        self.assertNotIn("dense", " ".join(lines))
+
+    def test_figure(self):
+        self.report("e")
+        drawn = self.figures("e")[pruning.SECTION]
+        self.assertEqual([series["name"] for series in drawn["series"]], ["prune-magnitude", "prune-movement"])
+        self.assertAlmostEqual(drawn["series"][0]["ys"][0], 3.425)     # 10% are kept
+        self.assertEqual([text for _, text in drawn["places"]], ["10%", "50%"])
+        self.assertLess(drawn["series"][1]["low"][0], 3.325)
+
+    def test_without_pruning(self):
+        self.runs.study()
+        _, text, _ = self.report()
+        self.assertNotIn(pruning.SECTION, text)
 
 
 class Chosen(Case):

@@ -337,6 +337,41 @@ static void muon(const struct backend *b, const struct optim_factors *f,
 	}
 }
 
+/* --------------------------------------------------------------- pruning */
+
+static void add_movement(const struct backend *b, const struct optim_segments *prunable,
+			 const struct optim_blocks *blocks)
+{
+	real *movement = blocks->movement;
+	const real *p = blocks->p, *g = blocks->g;
+
+	(void)b;
+	for (int i = 0; i < prunable->n; i++) {
+		const struct optim_segment *part = &prunable->list[i];
+
+#pragma omp parallel for simd schedule(static) if (parallel : part->count > GRAIN)
+		for (int64_t k = 0; k < part->count; k++)
+			movement[part->second + k] -= p[part->offset + k] * g[part->offset + k];
+	}
+}
+
+static void prune(const struct backend *b, const struct optim_segments *prunable,
+		  const struct optim_blocks *blocks)
+{
+	const real *pruned = blocks->pruned;
+	real *p = blocks->p;
+
+	(void)b;
+	for (int i = 0; i < prunable->n; i++) {
+		const struct optim_segment *part = &prunable->list[i];
+
+#pragma omp parallel for simd schedule(static) if (parallel : part->count > GRAIN)
+		for (int64_t k = 0; k < part->count; k++)
+			p[part->offset + k] =
+				pruned[part->second + k] != 0 ? 0 : p[part->offset + k];
+	}
+}
+
 OPTIM_KERNELS = {
 	.sum_squares = sum_squares,
 	.add_squares = add_squares,
@@ -348,4 +383,6 @@ OPTIM_KERNELS = {
 	.add = add,
 	.muon = muon,
 	.muon_workspace = muon_workspace,
+	.add_movement = add_movement,
+	.prune = prune,
 };

@@ -529,6 +529,37 @@ static void muon(const struct backend *b, const struct optim_factors *f,
 	}
 }
 
+/* --------------------------------------------------------------- pruning */
+
+template <typename R>
+static void add_movement(const struct backend *b, const struct optim_segments *prunable,
+			 const struct optim_blocks *blocks)
+{
+	const struct call c = update_call(b);
+	const R *p = (const R *)blocks->p, *g = (const R *)blocks->g;
+	R *movement = (R *)blocks->movement;
+
+	each_segment_vec<1>(&c, prunable, [=] __device__(int64_t i, int64_t second, bool decays) {
+		(void)decays;
+		movement[second] -= p[i] * g[i];
+	});
+}
+
+template <typename R>
+static void prune(const struct backend *b, const struct optim_segments *prunable,
+		  const struct optim_blocks *blocks)
+{
+	const struct call c = update_call(b);
+	const R *pruned = (const R *)blocks->pruned;
+	R *p = (R *)blocks->p;
+
+	each_segment_vec<1>(&c, prunable, [=] __device__(int64_t i, int64_t second, bool decays) {
+		(void)decays;
+		if (pruned[second] != 0)
+			p[i] = 0;
+	});
+}
+
 template <typename R> static constexpr struct optim_kernels set()
 {
 	return { sum_squares<R, false>,
@@ -540,7 +571,9 @@ template <typename R> static constexpr struct optim_kernels set()
 		 sgd<R>,
 		 add<R>,
 		 muon<R>,
-		 muon_workspace<R> };
+		 muon_workspace<R>,
+		 add_movement<R>,
+		 prune<R> };
 }
 
 extern "C" {
