@@ -6,8 +6,8 @@
  * moments. The formula is read from the configuration by symbol names, and shares no code with
  * core/optim or the training loop: learning rate, decay, bias corrections, clipping, and the ages
  * of moments follow from the number of the update alone.  If its micro-batches were run alone
- * before, their sum must be the gradient.  Pruned weights are all looked at: they are 0, and as many as the
- * schedule says.
+ * before, their sum must be the gradient.  Of pruned weights all are looked at: they are 0, and as
+ * many as the schedule says.
  *
  * With shards, each rank looks at its own pieces, and all get the first finding.
  */

@@ -15,7 +15,9 @@
  * then one number, the mean.
  *
  * It allocates and does nothing else, so the peak memory of the process is that
- * of training.  With --decode it measures decoding instead, as `kablate bench-decode`.
+ * of training.  With --replicas it trains many runs at once, on batches that are made once,
+ * and a line is about all of them: `tokens` counts theirs together.  With --decode it measures
+ * decoding instead, as `kablate bench-decode`.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,6 +28,7 @@
 #include <omp.h>
 
 #include "core/backend/cpu/blas.h"
+#include "core/backend/open.h"
 #include "core/train/checkpoint.h"
 #include "models/describe.h"
 #include "tools/kablate/bench_decode.h"
@@ -42,8 +45,17 @@ struct bench {
 	struct run_setup setup;
 	struct workload workload;
 	struct token_program training;
-	int32_t *tokens, *targets; /* [B,T] */
+	int32_t *tokens, *targets; /* [replicas,B,T] */
 	int64_t iteration;
+	struct run *runs; /* by replica, as all of the following */
+	double *rates;
+	struct optim_reports *reports;
+};
+
+/* Runs that are trained at once, and the device memory of each; 0: one, in the ordinary form. */
+struct replica_options {
+	int count;
+	size_t bytes;
 };
 
 /* ----------------------------------------------------------------- creation */
@@ -64,27 +76,62 @@ static enum status read_config(struct config **config, const char *path, struct 
 	return config_parse(config, text, err);
 }
 
+static int replica_count(const struct bench *b)
+{
+	return backend_replicas(&b->setup.backend);
+}
+
+/* Of one replica. */
 static int64_t batch_tokens(const struct bench *b)
 {
 	return b->setup.train.batch * b->workload.length;
 }
 
-static enum status open_bench(struct bench *b, const char *path, struct error *err)
+/* The same device again, for replicas. */
+static enum status open_replicas(struct run_setup *setup, const struct replica_options *o,
+				 struct error *err)
+{
+	struct backend_options options = {
+		.name = setup->backend.name,
+		.precision = setup->precision,
+		.replicas = o->count,
+		.replica_bytes = o->bytes,
+	};
+
+	if (!o->count)
+		return OK;
+	setup->backend.close(&setup->backend);
+	return backend_open(&setup->backend, &options, err);
+}
+
+static enum status allocate_host(struct bench *b, struct error *err)
+{
+	const size_t replicas = (size_t)replica_count(b), n = replicas * (size_t)batch_tokens(b);
+
+	b->tokens = malloc(n * sizeof(*b->tokens));
+	b->targets = malloc(n * sizeof(*b->targets));
+	b->runs = calloc(replicas, sizeof(*b->runs));
+	b->rates = calloc(replicas, sizeof(*b->rates));
+	b->reports = calloc(replicas, sizeof(*b->reports));
+	if (!b->tokens || !b->targets || !b->runs || !b->rates || !b->reports)
+		return fail_memory(err, "batch", n * sizeof(*b->tokens));
+	return OK;
+}
+
+static enum status open_bench(struct bench *b, const char *path,
+			      const struct replica_options *replicas, struct error *err)
 {
 	struct program_options options;
 	struct config *config;
-	size_t n;
 
 	*b = (struct bench){ 0 };
 	if (read_config(&config, path, err) != OK ||
-	    run_setup_open_config(&b->setup, config, 1, 0, err) != OK)
+	    run_setup_open_config(&b->setup, config, 1, 0, err) != OK ||
+	    open_replicas(&b->setup, replicas, err) != OK)
 		return FAIL;
 	b->workload = run_workload(&b->setup);
-	n = (size_t)batch_tokens(b);
-	b->tokens = malloc(n * sizeof(*b->tokens));
-	b->targets = malloc(n * sizeof(*b->targets));
-	if (!b->tokens || !b->targets)
-		return fail_memory(err, "batch", n * sizeof(*b->tokens));
+	if (allocate_host(b, err) != OK)
+		return FAIL;
 	options = b->setup.train.program;
 	options.train = true;
 	if (run_setup_make_parameters(&b->setup, &b->setup.seed, NULL, NULL, err) != OK)
@@ -98,6 +145,9 @@ static void close_bench(struct bench *b)
 	token_program_close(&b->training);
 	free(b->tokens);
 	free(b->targets);
+	free(b->runs);
+	free(b->rates);
+	free(b->reports);
 	run_setup_close(&b->setup);
 }
 
@@ -107,48 +157,56 @@ static void fill_batch(struct bench *b, int64_t iteration)
 {
 	const int64_t T = b->workload.length;
 
-	for (int64_t row = 0; row < b->setup.train.batch; row++)
+	for (int64_t row = 0; row < replica_count(b) * b->setup.train.batch; row++)
 		b->workload.train_row(b->workload.context, (uint64_t)iteration, (uint64_t)row,
 				      b->tokens + row * T, b->targets + row * T);
 }
 
 static enum status run_passes(struct bench *b, struct error *err)
 {
-	const struct run run = { .seed = 1, .iteration = (uint64_t)b->iteration };
+	const struct backend *backend = &b->setup.backend;
 	int64_t scored = 0;
+	int chosen;
 
-	fill_batch(b, b->iteration);
+	for (int i = 0; i < replica_count(b); i++)
+		b->runs[i] = (struct run){ .seed = (uint64_t)i + 1,
+					   .iteration = (uint64_t)b->iteration };
+	/* Those of replicas are made once: the host would take longer than the GPU. */
+	if (!backend->replicas || b->iteration == 1)
+		fill_batch(b, b->iteration);
 	for (int64_t i = 0; i < batch_tokens(b); i++)
 		scored += b->targets[i] >= 0;
 	token_program_weigh(&b->training, 1 / (double)(scored ? scored : 1),
 			    1 / (double)batch_tokens(b));
+	chosen = backend_choose(backend, REPLICAS_EACH);
 	token_program_feed(&b->training, b->tokens, b->targets);
-	return program_run(b->training.p, &run, err);
+	backend_choose(backend, chosen);
+	return program_run(b->training.p, b->runs, err);
 }
 
 /* Issues an iteration.  An asynchronous device still computes it after this call. */
 static enum status iterate(struct bench *b, struct error *err)
 {
-	double rate;
-
 	b->iteration++;
-	rate = schedule_rate(&b->setup.train.schedule, b->iteration);
+	for (int i = 0; i < replica_count(b); i++)
+		b->rates[i] = schedule_rate(&b->setup.train.schedule, b->iteration);
 	if (run_passes(b, err) != OK)
 		return FAIL;
-	optimizer_ask(b->setup.optimizer, b->iteration, &rate, NULL, 0);
+	optimizer_ask(b->setup.optimizer, b->iteration, b->rates, NULL, 0);
 	return OK;
 }
 
 /* Waits for the issued iterations. */
 static enum status settle(struct bench *b, struct error *err)
 {
-	struct optim_report reports[OPTIM_REPORTS];
-	const int n = optimizer_read(b->setup.optimizer, reports);
-
-	for (int i = 0; i < n; i++)
-		if (!reports[i].finite)
-			return fail(err, "the gradient of iteration %" PRId64 " is not finite",
-				    reports[i].t);
+	if (optimizer_read_each(b->setup.optimizer, b->reports, err) != OK)
+		return FAIL;
+	for (int r = 0; r < replica_count(b); r++)
+		for (int i = 0; i < b->reports[r].n; i++)
+			if (!b->reports[r].list[i].finite)
+				return fail(err,
+					    "the gradient of iteration %" PRId64 " is not finite",
+					    b->reports[r].list[i].t);
 	return b->setup.backend.wait(&b->setup.backend, err);
 }
 
@@ -354,7 +412,7 @@ static enum status say_ready(const struct bench *b, struct error *err)
 		return FAIL;
 	}
 	cJSON_AddNumberToObject(json, "threads", b->setup.backend.threads);
-	cJSON_AddNumberToObject(json, "tokens", (double)batch_tokens(b));
+	cJSON_AddNumberToObject(json, "tokens", (double)(replica_count(b) * batch_tokens(b)));
 	cJSON_AddNumberToObject(json, "vocab", (double)b->setup.model->vocab);
 	cJSON_AddNumberToObject(json, "parameters", (double)d.parameters);
 	cJSON_AddNumberToObject(json, "flops", description_flops(&d) * (double)batch_tokens(b));
@@ -451,10 +509,22 @@ static bool asks_to_decode(int argc, char **argv, struct bench_decode_options *o
 
 /* --------------------------------------------------------------------- main */
 
-static enum status train(const char *path, struct error *err)
+/* CONFIG --replicas COUNT MEBIBYTES */
+static bool asks_for_replicas(int argc, char **argv, struct replica_options *o)
+{
+	*o = (struct replica_options){ 0 };
+	if (argc != 5 || strcmp(argv[2], "--replicas") != 0)
+		return false;
+	o->count = atoi(argv[3]);
+	o->bytes = (size_t)strtoull(argv[4], NULL, 10) << 20;
+	return o->count > 0 && o->bytes > 0;
+}
+
+static enum status train(const char *path, const struct replica_options *replicas,
+			 struct error *err)
 {
 	struct bench bench;
-	enum status status = open_bench(&bench, path, err);
+	enum status status = open_bench(&bench, path, replicas, err);
 
 	if (status == OK)
 		status = answer_all(&bench, err);
@@ -464,18 +534,23 @@ static enum status train(const char *path, struct error *err)
 
 static const char usage[] =
 	"usage: bench_model CONFIG [--decode CONTEXTS BATCH SECONDS]\n"
+	"       bench_model CONFIG --replicas COUNT MEBIBYTES\n"
 	"\n"
 	"The file names every symbol; tools/bench/bench.py writes it and speaks "
 	"with this program.\n"
 	"--decode measures how long a token takes after so many others.\n"
+	"--replicas trains that many runs at once on a GPU, with so much memory for each.\n"
 	"\n"
 	"Example: echo 10 | bench_model model.symbols\n"
+	"Example: echo 100 | bench_model model.symbols --replicas 64 100\n"
 	"Example: bench_model model.symbols --decode 1024,4096 1 0.5\n";
 
 int main(int argc, char **argv)
 {
 	struct bench_decode_options options;
+	struct replica_options replicas;
 	const bool decodes = asks_to_decode(argc, argv, &options);
+	const bool many = asks_for_replicas(argc, argv, &replicas);
 	struct error err;
 	enum status status;
 
@@ -483,12 +558,12 @@ int main(int argc, char **argv)
 		fputs(usage, stdout);
 		return 0;
 	}
-	if (argc < 2 || argv[1][0] == '-' || (argc > 2 && !decodes)) {
+	if (argc < 2 || argv[1][0] == '-' || (argc > 2 && !decodes && !many)) {
 		fputs(usage, stderr);
 		return 2;
 	}
 	blas_start(argv);
-	status = decodes ? decode(argv[1], &options, &err) : train(argv[1], &err);
+	status = decodes ? decode(argv[1], &options, &err) : train(argv[1], &replicas, &err);
 	if (status != OK)
 		fprintf(stderr, "bench_model: %s\n", err.text);
 	return status == OK ? 0 : 1;
