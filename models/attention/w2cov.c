@@ -86,7 +86,7 @@ static struct gaussians gaussians(struct block *b, const char *role, struct tens
 	part[1] = op_add(b->g, named(role, "c22").text,
 			 op_square(b->g, named(role, "c_squared").text, c),
 			 op_square(b->g, named(role, "b_squared").text, d));
-	u = op_scale(b->g, named(role, "a_scaled").text, a, sqrt(2), NULL);
+	u = op_scale(b->g, named(role, "a_scaled").text, a, sqrt(2));
 	part[2] = op_multiply(b->g, named(role, "c12").text, u, c);
 	part[3] = op_multiply(b->g, named(role, "root").text, u, d);
 	y.own = op_add(b->g, named(role, "own").text,
@@ -132,7 +132,7 @@ static struct tensor *mix(struct block *b, struct tensor *x)
 		   roots(b, q.u, k.u));
 	s = op_add_scaled(b->g, "distance", k.own, s, -2, NULL);
 	tau = op_add_constant(b->g, "temperature", op_abs(b->g, "tau_abs", tau), o->eps);
-	tau = op_scale(b->g, "minus_temperature", tau, -1, NULL);
+	tau = op_scale(b->g, "minus_temperature", tau, -1);
 	s = op_divide(b->g, "scores", s, graph_reshape(b->g, tau, 3, SHAPE(H, 1, 1)));
 	/* It drops what op_attention() drops, so it has that name. */
 	p = op_dropout(b->g, "heads", op_softmax(b->g, "probabilities", s, CAUSAL), b->m->dropout);
