@@ -41,7 +41,7 @@ struct result {
 	struct optim_scalars scalars;
 };
 
-static const struct optim_options adamw_options = {
+static const struct optim_options common_options = {
 	.beta1 = 0.9,
 	.beta2 = 0.95,
 	.eps = 1e-8,
@@ -92,7 +92,7 @@ static void start(struct group *g, const char *vector, enum precision precision,
 {
 	const struct model_use use = { .purpose = MODEL_TRAIN, .rows = ROWS, .length = LENGTH };
 	struct model_case *k = &g->k;
-	struct optim_options options = adamw_options;
+	struct optim_options options = common_options;
 	struct error err;
 
 	*g = (struct group){ .first = first, .count = count };
