@@ -50,4 +50,4 @@ template <typename P> static void forward(const struct call *c)
 	});
 }
 
-KERNELS(cache, forward<P>)
+KERNELS(cache, forward<P>, NULL)

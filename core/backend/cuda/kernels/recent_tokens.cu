@@ -14,4 +14,4 @@ template <typename P> static void forward(const struct call *c)
 	copy_tokens<P>(c, output<P>(c, 1), stored, 0, output<P>(c, 0), y, x.T, stored.T);
 }
 
-KERNELS(recent_tokens, forward<P>)
+KERNELS(recent_tokens, forward<P>, NULL)
