@@ -93,8 +93,9 @@ static struct tensor *log_gates(struct block *b, struct tensor *x)
 
 	x = op_linear(b->g, "dt", x, block_matrix(b, "dt.weight", b->m->embd, H),
 		      block_vector(b, "dt.bias", H, -2.5));
-	x = op_multiply(b->g, "forget", op_softplus(b->g, "step", x, 0), rate);
-	return op_scale(b->g, "decay", x, -1);
+	/* The sign goes to the rate, so that fewer results are rounded to bfloat16. */
+	rate = op_scale(b->g, "minus_rate", rate, -1);
+	return op_multiply(b->g, "decay", op_softplus(b->g, "step", x, 0), rate);
 }
 
 static struct tensor *mix(struct block *b, struct tensor *x)

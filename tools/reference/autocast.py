@@ -44,11 +44,11 @@ MODELS = {
     "mla": "attn=mla",
     "mla-ra": "attn=mla ra_alpha=0.5",
     "w2": "attn=w2 pos=rope heads=4",
-    # All entries of a lambda's gradient share one error: more batches show its size.
+    # All entries of the gradient of a lambda, or of A, share one error: more batches show its size.
     "differential": "attn=differential pos=rope batches=32",
     # The norm of a head whose q.k nearly cancel is steep, so that rounding anywhere shows: a larger eps bounds it.
     "gla": "attn=gla pos=none norm_eps=0.1",
-    "delta": "attn=delta pos=none norm_eps=0.1",
+    "delta": "attn=delta pos=none norm_eps=0.1 batches=32",
     "gate": "attn=mla attn_gate=y",
     # A larger scale and fewer keys keep the weights of routing apart: few sequences have no near tie.
     "all": "attn=mla attn_gate=y cross_token=y latent_recip=y ffn_mult=2 block=16 length=16 scale=12",
