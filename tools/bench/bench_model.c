@@ -11,7 +11,7 @@
  *     memory       bytes of the device's own memory; null: the device is the host
  *     share N DIR  write the weights and the batches of iterations 1 to N to DIR; N
  *
- * A device that lags is waited for once, after the last of N iterations: the answer is
+ * An asynchronous device is waited for once, after the last of N iterations: the answer is
  * then one number, the mean.
  *
  * It allocates and does nothing else, so the peak memory of the process is that
@@ -39,7 +39,7 @@
 #define MAX_PATH_BYTES 4096
 #define PATH_SCAN "4000" /* letters of a directory, so that a file's name fits behind it */
 #define DEVICE_TEXT 200
-#define STEPS_TOGETHER 8 /* of a profile, on a device that lags */
+#define STEPS_TOGETHER 8 /* of a profile, on an asynchronous device */
 
 struct bench {
 	struct run_setup setup;

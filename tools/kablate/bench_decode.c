@@ -10,9 +10,9 @@
  * of pieces.  The state of earlier tokens is zeros: no time depends on it.
  *
  * What is done only once is done before time is taken: programs are opened, libraries
- * load what they need, and a device that can keep work keeps it (core/engine/replay.h).
+ * load what they need, and graphs are captured (core/engine/replay.h).
  *
- * A device that lags is waited for after several tokens: nothing that they need
+ * An asynchronous device is waited for after several tokens: nothing that they need
  * travels to the host.  The reading speed of a device with memory of its own is that of
  * its search for NaN, and its products are not measured.
  */
@@ -32,7 +32,7 @@
 #define DEVICE_READ_BYTES ((size_t)1 << 30) /* so much that its start hardly counts */
 #define TOGETHER 16			    /* tokens between two waits */
 #define SQUARE 1024			    /* of the matrix product */
-#define UNTIL_KEPT 2			    /* runs of a program after which a device has kept it */
+#define UNTIL_CAPTURED 2 /* runs of a program after which its graph is captured */
 
 struct machine {
 	float *array;
@@ -154,7 +154,7 @@ static enum status feed(const struct bench *b, struct decoder *d, int64_t past, 
 static enum status warm_up(const struct bench *b, struct decoder *d, int64_t past, int64_t n,
 			   struct error *err)
 {
-	const int times = b->setup->backend.capture ? UNTIL_KEPT : 1;
+	const int times = b->setup->backend.capture ? UNTIL_CAPTURED : 1;
 	double unused = INFINITY;
 
 	for (int i = 0; i < times; i++)
