@@ -156,6 +156,17 @@ enum status decoder_check(const struct model *m, int64_t capacity, struct error 
 	return status;
 }
 
+enum status decoder_can(const struct model *m, int64_t capacity, bool *can, struct error *err)
+{
+	struct error reason;
+
+	*can = decoder_check(m, capacity, &reason) == OK;
+	if (*can || !is_lack_of_memory(&reason))
+		return OK;
+	*err = reason;
+	return FAIL;
+}
+
 static enum status measure_extension(struct decoder_memory *memory, const struct model *m,
 				     const struct model_use *use, struct params *params,
 				     const struct backend *backend, struct error *err)

@@ -33,6 +33,10 @@ void decoder_destroy(struct decoder *d);
 /* Can this model decode?  Fails with the reason if not. */
 enum status decoder_check(const struct model *m, int64_t capacity, struct error *err) MUST_CHECK;
 
+/* The same as a result.  Want of memory is no answer: then it fails. */
+enum status decoder_can(const struct model *m, int64_t capacity, bool *can,
+			struct error *err) MUST_CHECK;
+
 /* Bytes that a decoder takes, and the parameters that it reads. */
 struct decoder_memory {
 	double own;	/* state, and the activations of its chunks */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/util/rng.h"
+#include "models/decode.h"
 
 enum status auditor_add(const struct auditor *a, const char *audit, const char *subject,
 			bool passed, const char *detail, struct error *err)
@@ -14,6 +15,13 @@ enum status auditor_add(const struct auditor *a, const char *audit, const char *
 int64_t auditor_training_length(const struct auditor *a)
 {
 	return a->options->length < TRAINING_LENGTH ? a->options->length : TRAINING_LENGTH;
+}
+
+enum status auditor_can_decode(const struct auditor *a, const struct model *m, int64_t length,
+			       bool *can, struct error *err)
+{
+	*can = false;
+	return a->options->declared_leak ? OK : decoder_can(m, length, can, err);
 }
 
 size_t auditor_small_logits(const struct auditor *a)

@@ -49,6 +49,10 @@ enum status auditor_open_small(const struct auditor *a, const struct model *m,
 			       enum model_purpose purpose, struct token_program *t,
 			       struct error *err) MUST_CHECK;
 int64_t auditor_training_length(const struct auditor *a);
+
+/* Can the model decode so many tokens?  Not with a declared leak, which decoding cannot see. */
+enum status auditor_can_decode(const struct auditor *a, const struct model *m, int64_t length,
+			       bool *can, struct error *err) MUST_CHECK;
 size_t auditor_small_logits(const struct auditor *a); /* how many they are */
 
 /* Random tokens.  A batch has the same tokens each time its number is requested. */

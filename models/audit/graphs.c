@@ -230,7 +230,6 @@ enum status audit_graphs(struct auditor *a, struct error *err)
 	double *nll = malloc(2 * (size_t)n * sizeof(*nll));
 	struct model *m = NULL;
 	enum status status = FAIL;
-	struct error why;
 
 	if (!targets || !nll) {
 		fail_memory(err, "audit", 2 * (size_t)n * sizeof(*nll));
@@ -238,9 +237,9 @@ enum status audit_graphs(struct auditor *a, struct error *err)
 		auditor_draw_tokens(a, TARGETS, targets, n);
 		r.model = m;
 		r.targets = targets;
-		/* Decoding cannot see what a declared leak sees. */
-		r.decodes = !a->options->declared_leak && decoder_check(m, r.length, &why) == OK;
-		status = compare_scorings(a, &r, nll, err);
+		status = auditor_can_decode(a, m, r.length, &r.decodes, err);
+		if (status == OK)
+			status = compare_scorings(a, &r, nll, err);
 	}
 	model_free(m);
 	free(nll);

@@ -512,8 +512,6 @@ static enum status share_weights(struct comparison *c, struct error *err)
 static enum status open_engine(struct comparison *c, struct reduced_engine *e,
 			       const struct backend *backend, enum dtype type, struct error *err)
 {
-	struct error why;
-
 	c->engine = e;
 	e->drops = c->drops;
 	e->rows.program = c->a->options->program;
@@ -521,8 +519,8 @@ static enum status open_engine(struct comparison *c, struct reduced_engine *e,
 	e->rows.length = c->T;
 	e->rows.tokens = c->token;
 	e->rows.targets = c->target;
-	e->rows.decodes = !c->a->options->declared_leak && /* which decoding cannot see */
-			  decoder_check(c->model, c->T, &why) == OK;
+	if (auditor_can_decode(c->a, c->model, c->T, &e->rows.decodes, err) != OK)
+		return FAIL;
 	if (reduced_engine_open(e, c->model, type, backend, err) != OK ||
 	    share_weights(c, err) != OK || reduced_engine_train(e, err) != OK)
 		return FAIL;

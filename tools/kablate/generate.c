@@ -288,18 +288,6 @@ static enum status record_text(struct metrics *m, int64_t iteration, const char 
 	return status;
 }
 
-/* Can the model decode?  Want of memory is no answer. */
-static enum status can_sample(const struct run_setup *setup, bool *can, struct error *err)
-{
-	struct error reason;
-
-	*can = decoder_check(setup->model, setup->model->length, &reason) == OK;
-	if (*can || !is_lack_of_memory(&reason))
-		return OK;
-	*err = reason;
-	return FAIL;
-}
-
 static enum status sample_texts(const struct run_setup *setup, int64_t tokens,
 				struct memory_file *prompt, struct memory_file *text,
 				struct error *err)
@@ -322,7 +310,7 @@ enum status record_sample(const struct run_setup *setup, int64_t tokens, struct 
 	bool can = false;
 
 	if (tokens > 0)
-		status = can_sample(setup, &can, err);
+		status = decoder_can(setup->model, setup->model->length, &can, err);
 	if (!can)
 		return status;
 	status = sample_texts(setup, tokens, &prompt, &text, err);

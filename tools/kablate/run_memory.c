@@ -111,7 +111,7 @@ enum status run_memory_conclusion(const struct run_setup *setup, double *bytes, 
 	const char *lengths = setup->lengths;
 	struct decoder_memory memory;
 	struct decoder_use use;
-	struct error no_decoder;
+	bool samples;
 
 	*bytes = 0;
 	while (lengths[0]) {
@@ -121,7 +121,11 @@ enum status run_memory_conclusion(const struct run_setup *setup, double *bytes, 
 		*bytes = fmax(*bytes, memory.own);
 	}
 	use = sample_use(setup->model, 0);
-	if (setup->sample == 0 || decoder_check(setup->model, use.capacity, &no_decoder) != OK)
+	if (setup->sample == 0)
+		return OK;
+	if (decoder_can(setup->model, use.capacity, &samples, err) != OK)
+		return FAIL;
+	if (!samples)
 		return OK;
 	if (measure_decoder(setup, &use, &memory, err) != OK)
 		return FAIL;
