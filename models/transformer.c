@@ -1,5 +1,5 @@
 /*
- * transformer - the decoder's wiring, blind to variants.
+ * transformer - the decoder's wiring, the same for all variants.
  *
  *     x = wte[tok] (+ wpe[pos])
  *     per layer, norm before the branch:  x += Attn(ln_1(x)); x += FFN(ln_2(x))
@@ -42,6 +42,9 @@ static enum status read_attention(struct model *m, struct config *c, struct erro
 	if (!m->attention)
 		return fail(err, "attention type '%s' is not part of this program",
 			    name ? name : "");
+	if (!m->attention->project == !m->attention->mix)
+		return fail(err, "attention '%s' needs one of .project and .mix in its descriptor",
+			    name);
 	m->attention_options = variant_options(m, m->attention->options_size, err);
 	if (!m->attention_options)
 		return FAIL;
@@ -70,6 +73,8 @@ static enum status read_position(struct model *m, struct config *c, struct error
 		m->rope_theta = config_real(c, "ROPE_THETA");
 	if (!m->distance)
 		return OK;
+	if (!m->distance->biases)
+		return fail(err, "position '%s' has no .biases in its descriptor", name);
 	m->distance_options = variant_options(m, m->distance->options_size, err);
 	if (!m->distance_options)
 		return FAIL;
@@ -106,6 +111,8 @@ static enum status read_ffn(struct model *m, struct config *c, struct error *err
 			m->ffn = *v;
 	if (!m->ffn)
 		return fail(err, "feed-forward '%s' is not part of this program", name ? name : "");
+	if (!m->ffn->hidden)
+		return fail(err, "feed-forward '%s' has no .hidden in its descriptor", name);
 	m->ffn_options = variant_options(m, m->ffn->options_size, err);
 	if (!m->ffn_options)
 		return FAIL;

@@ -4,7 +4,7 @@
  * All that is decided, and all that decisions depend on, lies in one struct
  * optim_state in device memory: a device goes on to the next update without the
  * host.  One header for all devices, as core/util/philox.h: the host reads the
- * decisions when it likes (optimizer_read()).
+ * decisions at any time (optimizer_read()).
  */
 #ifndef OPTIM_DECIDE_H
 #define OPTIM_DECIDE_H

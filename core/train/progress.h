@@ -1,5 +1,5 @@
 /*
- * progress - how far a run is, for the person who waits.
+ * progress - how far a run is, for the user.
  *
  * On a terminal, one live line that fits its width; elsewhere (a log file, a
  * pipe) one line per logging interval.  Where runs train side by side, one other

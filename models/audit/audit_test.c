@@ -268,6 +268,21 @@ static void project_nothing(struct block *b, struct tensor *x, struct projection
 
 static const struct attention_variant bare = { .name = "bare", .project = project_nothing };
 ATTENTION(bare);
+
+/* Descriptors whose author forgot what they compute, or said it twice. */
+static const struct attention_variant no_attention = { .name = "nothing" };
+ATTENTION(no_attention);
+static const struct attention_variant two_attentions = {
+	.name = "two",
+	.project = project_nothing,
+	.mix = loss_without_gradient,
+};
+ATTENTION(two_attentions);
+static const struct ffn_variant no_ffn = { .name = "nothing" };
+FFN(no_ffn);
+static const struct position_variant no_position = { .name = "nothing" };
+POSITION(no_position);
+
 /* Twice h; its oracle takes the factor from the configuration. */
 static struct tensor *act_doubled(struct block *b, const void *options, struct tensor *h,
 				  struct message *out)
@@ -702,6 +717,28 @@ static void test_too_many(void **state)
 	assert_string_equal(err.text,
 			    "CONFIG_TEST_MANY is one mechanism too many: a model has at most 8");
 	config_free(c);
+}
+
+static void expect_refused(const char *symbol, const char *value, const char *text)
+{
+	struct config *c = configured(SETTINGS({ symbol, value }));
+	struct model *m;
+	struct error err;
+
+	assert_int_equal(model_read(&m, c, &untrained, &err), FAIL);
+	assert_string_equal(err.text, text);
+	config_free(c);
+}
+
+static void test_nothing_to_compute(void **state)
+{
+	(void)state;
+	expect_refused("ATTENTION", "nothing",
+		       "attention 'nothing' needs one of .project and .mix in its descriptor");
+	expect_refused("ATTENTION", "two",
+		       "attention 'two' needs one of .project and .mix in its descriptor");
+	expect_refused("FFN", "nothing", "feed-forward 'nothing' has no .hidden in its descriptor");
+	expect_refused("POS", "nothing", "position 'nothing' has no .biases in its descriptor");
 }
 
 static void test_unheard(void **state)
@@ -1277,6 +1314,7 @@ int main(void)
 		cmocka_unit_test(test_nothing_to_read),
 		cmocka_unit_test(test_unwired),
 		cmocka_unit_test(test_too_many),
+		cmocka_unit_test(test_nothing_to_compute),
 		cmocka_unit_test(test_unheard),
 		cmocka_unit_test(test_one_layer_only),
 		cmocka_unit_test(test_too_small),

@@ -2,7 +2,8 @@
 
     dot or MLA attention, learned positions, LayerNorm, GELU, 4 x 64, AdamW 3e-3, language
 
-A value that steps do not share is an alternative; a part that no step has is left out.
+A value that steps do not share is an alternative; a part that no step has is left out.  Symbols that
+no part names follow if steps differ in them: "MODEL_HEADS 2, 8 or 16".
 """
 
 # Values of choices by the names that papers use; any other value stands for itself.
@@ -16,6 +17,10 @@ SWITCHES = {"ATTENTION_OUT_GATE": "output gates", "RA_MLA_MLP_ATTN_GATE": "head 
             "RA_MLA_MLP_CROSS_TOKEN": "cross-token aggregation",
             "RA_MLA_MLP_LATENT_RECIP": "latent reciprocity"}
 OFF = (None, "n", "none", "0")
+# The lowest rate follows the rate.  Of a scale, its symbols are named; TUNE_RATES are the candidates of LEARNING_RATE.
+NAMED = {"ATTENTION", "POS", "NORM", "NORM_PLACE", "FFN", *SWITCHES, "MODEL_LAYERS", "MODEL_EMBD", "OPTIMIZER",
+         "LEARNING_RATE", "MUON_LEARNING_RATE", "MIN_LEARNING_RATE", "TASK", "SCALE", "TUNE_RATES"}
+MOST_OTHERS = 4
 
 
 def either(words):
@@ -62,6 +67,16 @@ def switches(configs):
         yield f"with or without {', '.join(some)}"
 
 
+def others(configs):
+    found = []
+    for symbol in dict.fromkeys(symbol for config in configs for symbol in config if symbol not in NAMED):
+        values = dict.fromkeys(config[symbol] for config in configs if config.get(symbol) is not None)
+        if len(values) > 1:
+            found.append(f"{symbol} {either(values)}")
+    left = len(found) - MOST_OTHERS
+    return found if left <= 0 else [*found[:MOST_OTHERS], f"{left} more symbol{'s' * (left > 1)}"]
+
+
 def line(configs):
     """Of the steps' configurations, in their order: dictionaries from symbols to values."""
     attention = either(named(config, "ATTENTION") for config in configs)
@@ -69,5 +84,5 @@ def line(configs):
              either(POSITIONS.get(config.get("POS"), config.get("POS")) for config in configs),
              either(map(norm, configs)), either(named(config, "FFN") for config in configs),
              *switches(configs), either(map(size, configs)), optimizer(configs),
-             either(config.get("TASK") for config in configs)]
+             either(config.get("TASK") for config in configs), *others(configs)]
     return ", ".join(part for part in parts if part)

@@ -38,6 +38,14 @@ class Line(unittest.TestCase):
         self.assertIn("GELU, with or without head gating, cross-token aggregation, 4 x 64",
                       self.line({}, gate, cross))
 
+    def test_symbols_that_no_part_names(self):
+        heads = [{"MODEL_HEADS": value} for value in ("2", "8", "16")]
+        self.assertTrue(self.line(*heads).endswith(", language, MODEL_HEADS 2, 8 or 16"))
+        # What only one step has, and a rate that follows another, are no differences of their own.
+        self.assertTrue(self.line({}, {"RA_MLA_LATENT_DIM": "8", "MIN_LEARNING_RATE": "1"}).endswith(", language"))
+        many = {f"S{i}": "1" for i in range(6)}
+        self.assertTrue(self.line(many, dict.fromkeys(many, "2")).endswith(", S3 1 or 2, 2 more symbols"))
+
     def test_records_of_other_programs(self):
         """They may lack symbols."""
         self.assertEqual(compared.line([{"TASK": "copy"}]), "copy")

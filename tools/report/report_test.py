@@ -453,7 +453,7 @@ class Files(Case):
         self.assertRegex(tex, r"1-mla\+gate .* \$-\$0\.")
 
     def test_html(self):
-        """Well formed, alone in the world, and safe from what texts may hold."""
+        """Well formed, self-contained, and safe from what texts may hold."""
         self.runs.study()
         self.runs.add("gpt2-ra-mla-full", "9-x", 1, 3.0, curves=("</script><script>&",),
                       config={"X": "</script><script>&"}, machine="</script><script>&")

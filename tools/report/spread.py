@@ -12,8 +12,8 @@ from tools.report import ablation, judging, stats
 LEAST_SEEDS = 8
 STEADIER, NOISIER = "steadier", "noisier"
 ABOUT = "The distance of each seed from its arm's median, paired by seed; corrected for all comparisons of this table. " \
-    f"Intervals {stats.TOGETHER}. A wide spread is not a worse loss. Read it at the last look: nothing here is " \
-    "corrected for several."
+    f"Intervals {stats.TOGETHER}. A wide spread is not a worse loss. Read it at the last look: nothing here " \
+    "corrects for several looks."
 
 
 @dataclass
@@ -54,7 +54,7 @@ def spreads(rows):
 
 
 def grid(found):
-    return ["step", "against", "sd", "sd there", "Δ deviation [simultaneous 95%]", "spread"], [
+    return ["step", "against", "its sd", "sd of the other", "Δ deviation [simultaneous 95%]", "spread"], [
         [one.step, one.baseline, f"{one.sd:.4f}", f"{one.baseline_sd:.4f}",
          "" if one.withheld else
          f"{one.difference.mean:+.4f} [{one.difference.low:+.4f}, {one.difference.high:+.4f}]", one.verdict]

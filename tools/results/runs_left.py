@@ -1,4 +1,4 @@
-"""One line for the person who waits: which run of the plan begins, and how long the plan takes.
+"""One line for the user: which run of the plan begins, and how long the plan takes.
 
     run 3 of 14, 2 done, 1 running, 4.2 min left
 """

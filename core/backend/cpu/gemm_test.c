@@ -25,7 +25,7 @@ struct fixture {
 	struct error err;
 };
 
-/* As small as a model's, lest the softmax saturates. */
+/* As small as a model's, so that the softmax does not saturate. */
 #define weight(g, name, ...)                                                                  \
 	graph_param(g, name, &(const struct param_init){ .kind = INIT_NORMAL, .value = 0.2 }, \
 		    (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),              \
