@@ -204,7 +204,7 @@ def unpack(path, directory):
     if os.path.lexists(directory):
         raise Refused(f"{directory} is there already")
     if not os.path.isfile(path):
-        raise Refused("no such file")
+        raise Refused("no plain file" if os.path.lexists(path) else "no such file")
     with lzma.open(path) as file:
         return unpack_tar(file, directory)
 

@@ -59,6 +59,11 @@ class Archive(unittest.TestCase):
         self.assertEqual([path.name for path in self.dir.iterdir() if path.name.startswith("tmp")], [])
         return str(caught.exception)
 
+    def test_no_archive(self):
+        self.assertEqual(self.refusal(), "no such file")
+        os.mkdir(self.file)
+        self.assertEqual(self.refusal(), "no plain file")
+
     def hostile(self, files, listed=None, entries=()):
         """An archive of these files; `listed` overrides what archive.json says of them."""
         head = {"format": archive.FORMAT, "experiment": "e", "commits": ["a" * 40],
