@@ -313,14 +313,31 @@ static enum status differentiate(struct comparison *c, struct error *err)
 	return restore(c, err);
 }
 
-/* Where the loss bends sharply: a second, smaller step, so that errors of second order cancel. */
+/* From steps of this share and a quarter of it, so that errors of second order cancel. */
+static enum status extrapolate(struct comparison *c, int i, double share, double *derivative,
+			       double *difference, struct error *err)
+{
+	double coarse, fine;
+
+	if (derive(c, i, share, &coarse, err) != OK || derive(c, i, share / 4, &fine, err) != OK)
+		return FAIL;
+	*derivative = (16 * fine - coarse) / 15;
+	*difference = fabs(fine - coarse);
+	return OK;
+}
+
+/*
+ * Where the loss bends sharply, smaller steps are better, and where it hardly changes, larger ones,
+ * since the loss is rounded: those whose derivatives differ least.
+ */
 static enum status refine(struct comparison *c, int i, struct error *err)
 {
-	double finer;
+	double small, large, of_small, of_large;
 
-	if (derive(c, i, STEP / 4, &finer, err) != OK)
+	if (extrapolate(c, i, STEP, &small, &of_small, err) != OK ||
+	    extrapolate(c, i, 64 * STEP, &large, &of_large, err) != OK)
 		return FAIL;
-	c->derivatives[i] = (16 * finer - c->derivatives[i]) / 15;
+	c->derivatives[i] = of_small < of_large ? small : large;
 	return restore(c, err);
 }
 

@@ -124,11 +124,11 @@ VECTORS = {
     "gla-chunks": GLA + " block=133 length=133 gla_tau=2 batch=1",
     "gla-benchmark": GLA + " norm=rms final_norm=layer ffn=swiglu ffn_mult=4 bias=n tie=n",
     "gate-gla": GLA + " attn_gate=y out_gate=head",
-    # gated delta rule; the long row has a setting where finite differences of small gradients are exact enough
+    # gated delta rule; the long row has more than a chunk
     "delta": DELTA,
     "delta-rope": DELTA + " pos=rope delta_conv=2",
     "delta-learned": "attn=delta norm_eps=0.1 delta_conv=1",
-    "delta-chunks": DELTA + " block=70 length=70 layers=1 heads=1 scale=12 norm_eps=0.3 batch=1",
+    "delta-chunks": DELTA + " block=70 length=70 layers=1 batch=1",
     "delta-benchmark": DELTA + " norm=rms final_norm=layer ffn=swiglu ffn_mult=4 bias=n tie=n",
     "gate-delta": DELTA + " attn_gate=y out_gate=head",
     # mechanism 1
