@@ -69,6 +69,10 @@ static void audit_targets(struct auditor *a)
 	}
 	if (n.scored == 0)
 		tell(a, "targets", false, "no target is scored");
+	else if (s->task->reconstructs)
+		tell(a, "targets", n.same == n.scored,
+		     n.same == n.scored ? "each is the row's own token"
+					: "some are not the row's own token");
 	else if (s->task->own_targets)
 		tell(a, "targets", n.same < n.scored,
 		     n.same < n.scored ? "follow the task's own rule"

@@ -142,6 +142,7 @@ struct model {
 	int64_t vocab, length, layers, heads, embd, head_dim, hidden;
 	int64_t batch; /* rows of a training batch, which may decide a form; 0: unknown */
 	bool bias, tied, norm_after;
+	bool decoder; /* the logits of all places come from the last token's state */
 	enum norm_kind norm, final_norm;
 	bool final_norm_bias;
 	double norm_eps, rope_theta, dropout, logits_z;
@@ -167,6 +168,7 @@ struct model {
 	/* For audits: 1 + the number of a mechanism, or 0. */
 	int silenced, silenced_layer; /* what this mechanism sends from this layer gets lost */
 	int muted, muted_layer;	      /* this mechanism is absent from this layer */
+	bool undecoded;		      /* the logits are those of a model without decoder */
 };
 
 /* One layer while it is being built. */

@@ -5,6 +5,8 @@
  *     per layer, norm before the branch:  x += Attn(ln_1(x)); x += FFN(ln_2(x))
  *     or after the residual:              x = ln_1(x + Attn(x)); x = ln_2(x + FFN(x))
  *     logits = ln_f(x) W'
+ *     or, with MODEL_DECODER, of all places t from the last token alone:
+ *     y = ln_f(x)[T-1] + P[t];  twice y = GELU(norm(y) W + b);  logits = norm(y) W'
  *
  * The next norm adds a branch's output to x and normalises, in one pass.
  */
@@ -192,6 +194,7 @@ static void read_sizes(struct model *m, struct config *c, const struct model_tas
 		m->hidden = (int64_t)(multiple * (double)m->embd);
 	m->bias = config_bool(c, "MODEL_BIAS");
 	m->tied = config_bool(c, "MODEL_TIE_HEAD");
+	m->decoder = config_bool(c, "MODEL_DECODER");
 	m->merges_linears = config_bool(c, "MERGE_LINEARS");
 	m->init = (enum init_scheme)config_choice(c, "INIT", schemes);
 	if (m->init == SCHEME_GPT2)
@@ -683,13 +686,91 @@ static struct tensor *last_token(struct graph *g, struct tensor *x)
 			   (x->dim[1] - 1) * x->dim[2], x->dim[2]);
 }
 
+/* ------------------------------------------------------------------ decoder */
+
+/* A constant [rows,columns] of value(row, column, columns). */
+static struct tensor *constant(struct graph *g, const char *name, enum dtype type, int64_t rows,
+			       int64_t columns,
+			       double (*value)(int64_t row, int64_t column, int64_t columns))
+{
+	double *values = malloc((size_t)(rows * columns) * sizeof(*values));
+	struct tensor *t;
+
+	if (!values) {
+		graph_fail(g, "no memory for '%s' of %lld numbers", name,
+			   (long long)(rows * columns));
+		return NULL;
+	}
+	for (int64_t i = 0; i < rows * columns; i++)
+		values[i] = value(i / columns, i % columns, columns);
+	t = graph_constant(g, name, type, 2, SHAPE(rows, columns), values);
+	free(values);
+	return t;
+}
+
+static double last_place(int64_t row, int64_t place, int64_t places)
+{
+	(void)row, (void)place;
+	return (double)(places - 1);
+}
+
+/* Sines, then cosines, of t / 10000^(i / half) */
+static double sinusoid(int64_t t, int64_t channel, int64_t channels)
+{
+	const int64_t half = (channels + 1) / 2;
+	const double angle = (double)t * pow(10000, -(double)(channel % half) / (double)half);
+
+	return channel < half ? sin(angle) : cos(angle);
+}
+
+static struct tensor *decoder_norm(const struct model *m, struct graph *g, const char *name,
+				   struct tensor *x)
+{
+	struct stream s = { .x = x };
+
+	return normalise(m, g, name, &s, m->norm, m->norm == NORM_LAYER && m->bias);
+}
+
+static struct tensor *decoder_layer(const struct model *m, struct graph *g, int n, struct tensor *x)
+{
+	char norm[32], name[32], weight[40], bias[40];
+	struct param_init init;
+
+	snprintf(norm, sizeof(norm), "decoder.ln_%d", n);
+	snprintf(name, sizeof(name), "decoder.fc_%d", n);
+	snprintf(weight, sizeof(weight), "%s.weight", name);
+	snprintf(bias, sizeof(bias), "%s.bias", name);
+	init = matrix_init(m, weight);
+	x = decoder_norm(m, g, norm, x);
+	return op_linear_gelu(g, name, x, graph_param(g, weight, &init, 2, SHAPE(m->embd, m->embd)),
+			      m->bias ? vector(g, bias, m->embd, 0) : NULL);
+}
+
+/* What the state of the last token of x [B,T,E] says of all places. */
+static struct tensor *decode_rows(const struct model *m, struct graph *g, struct tensor *x,
+				  int64_t B, int64_t T)
+{
+	x = op_gather(g, "decoder.state", x, constant(g, "decoder.last", I32, B, T, last_place));
+	x = op_add(g, "decoder.places", x,
+		   constant(g, "decoder.positions", g->type, T, m->embd, sinusoid));
+	x = decoder_layer(m, g, 1, x);
+	x = decoder_layer(m, g, 2, x);
+	return decoder_norm(m, g, "decoder.ln_3", x);
+}
+
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
 		 int64_t T, struct token_io *io)
 {
 	const int64_t positions = g->state ? g->capacity : T;
+	const bool decodes = m->decoder && !m->undecoded;
 	struct tensor *x, *w;
 
 	*io = (struct token_io){ 0 };
+	if (decodes && (g->state || purpose == MODEL_NEXT)) {
+		graph_fail(g, "MODEL_DECODER=y: the model reconstructs a row that is complete, and "
+			      "predicts no next token");
+		return;
+	}
 	if (m->position == POS_LEARNED && positions > m->length) {
 		graph_fail(g, "%lld positions are more than the learned table of %lld holds",
 			   (long long)positions, (long long)m->length);
@@ -700,6 +781,8 @@ void model_build(const struct model *m, struct graph *g, enum model_purpose purp
 	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(B, T));
 	x = build_layers(m, g, io->tokens, B, T, purpose == MODEL_PROBE);
 	enter(g, -1, MODULE_HEAD);
+	if (decodes)
+		x = decode_rows(m, g, x, B, T);
 	w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab, m->embd);
 	if (purpose == MODEL_TRAIN || purpose == MODEL_EVAL)
 		build_losses(m, g, x, w, B, T, io);
@@ -740,12 +823,15 @@ void model_switches(const struct model *m,
 {
 	static const struct model_switch out_gate = { .symbol = "ATTENTION_OUT_GATE",
 						      .off = "none" };
+	static const struct model_switch decoder = { .symbol = "MODEL_DECODER", .off = "n" };
 	static const struct model_switch logits_z = { .symbol = "LOSS_LOGITS_Z",
 						      .off = "0",
 						      .through_loss = true };
 
 	if (m->out_gate != OUT_GATE_NONE)
 		visit(context, &out_gate);
+	if (m->decoder)
+		visit(context, &decoder);
 	if (m->logits_z > 0)
 		visit(context, &logits_z);
 	visit_switches(m->attention->switches, m->attention->switched_on, m->attention_options,

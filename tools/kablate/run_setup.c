@@ -238,8 +238,16 @@ struct model_task run_setup_task(const struct run_setup *setup)
 static enum status read_model(struct run_setup *setup, struct error *err)
 {
 	const struct model_task task = run_setup_task(setup);
+	const struct task *data = setup->source.task;
 
-	return model_read(&setup->model, setup->config, &task, err);
+	if (model_read(&setup->model, setup->config, &task, err) != OK)
+		return FAIL;
+	if (data && data->reconstructs && !setup->model->decoder)
+		return fail(err,
+			    "TASK=%s reconstructs its rows: let MODEL_DECODER be y for it in "
+			    "models/Kconfig",
+			    data->name);
+	return OK;
 }
 
 /* With STORE_ACTIVATIONS of a GPU.  Records from before it was a setting lack it. */

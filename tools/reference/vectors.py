@@ -67,6 +67,10 @@ VECTORS = {
     "dot-out-gate-head": "out_gate=head",
     "dot-out-gate-channel": "out_gate=channel",
     "dot-ffn-odd": "ffn_mult=1.4",
+    # all places from the last token
+    "decoder": "decoder=y",
+    "decoder-rms": "decoder=y attn=mla pos=rope norm=rms bias=n tie=n",
+    "decoder-post-odd": "decoder=y norm_place=post attn_gate=y heads=1 embd=7 ffn_mult=2",
     # feed-forward
     "swiglu": "ffn=swiglu",
     "swiglu-bias": "ffn=swiglu bias=y norm=layer",
