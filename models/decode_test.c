@@ -205,6 +205,7 @@ static const char *const others[] = {
 	"NORM_PLACE=post FFN=swiglu NORM=rms",
 	"ATTENTION_OUT_GATE=head FFN=ws",
 	"ATTENTION_OUT_GATE=channel MODEL_TIE_HEAD=n MODEL_BIAS=n FFN_HIDDEN=37",
+	"FFN=soft_moe MOE_PREFIX=y",
 };
 
 #define SMALL "MODEL_LAYERS=3 INIT_STD=0.2 "

@@ -55,6 +55,7 @@ static void test_parameters_add_up(void **state)
 		     "RA_MLA_MLP_LATENT_RECIP=y RECIP_LEARN_ALPHA=y",
 		"ATTENTION=w2 FFN=ws NORM=rms ATTENTION_OUT_GATE=channel",
 		"MODEL_DECODER=y",
+		"FFN=soft_moe MOE_PREFIX=y",
 	};
 
 	(void)state;
@@ -217,6 +218,8 @@ static const struct {
 	{ GPT2 "ATTENTION=gla GLA_KEY_DIM=7", 0, 12 * 768 * 7 },
 	{ GPT2 "ATTENTION=delta", 0, 12 * (768 * 32 + 3 * 2 * 768) },
 	{ GPT2 "ATTENTION=delta DELTA_KEY_DIM=16 DELTA_CONV=1", 0, 12 * 768 * 16 },
+	{ GPT2 "FFN=soft_moe", 2 * 768, 0 },
+	{ GPT2 "FFN=soft_moe MOE_PREFIX=y", 2 * 768, 12 * 4 * 769 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y", 2 * 128 + 3072, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y CROSS_RANK=32", 2 * 128 + 32, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y", 2 * 128, 11 * 64 },

@@ -180,6 +180,7 @@ struct block {
 	bool probing;  /* build the outputs of MODEL_PROBE */
 	bool decoding; /* the graph has of earlier tokens only what op_cache() kept */
 	int64_t B, T;
+	const struct token_io *io;
 	struct message in[MAX_MECHANISMS]; /* by mechanism: from layer - 1 */
 	struct message out[MAX_MECHANISMS];
 	struct projection projection;
@@ -208,8 +209,8 @@ enum model_purpose {
  * Adds the model of B rows of T tokens to the graph.  If the graph continues
  * (graph_continue()), these follow earlier tokens.  The graph keeps the first error.
  * MODEL_TRAIN and MODEL_EVAL have the outputs "nll" and "hit" and the losses "main",
- * "logits_z", "h.N.mlp.aux_z", "h.N.mlp.aux_c"; enum model_purpose names the outputs
- * of the other purposes.
+ * "logits_z", "h.N.mlp.aux_z", "h.N.mlp.aux_c", "h.N.mlp.aux_l"; enum model_purpose names the
+ * outputs of the other purposes.
  */
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
 		 int64_t T, struct token_io *io);
@@ -251,6 +252,15 @@ struct tensor *block_heads(struct block *b, struct tensor *x, int64_t heads);
  * with has_latent calls this once, in project(), before it uses the latent.
  */
 struct tensor *block_latent(struct block *b, struct tensor *latent);
+
+/* x / sqrt(|x|^2 + 1e-6), |x| along a dimension; names of nodes begin with `role`. */
+struct tensor *block_unit(struct block *b, const char *role, struct tensor *x, int dim);
+
+/*
+ * In training: the mean cross-entropy of the targets, as of the main loss, where the output head
+ * reads x [B,T,E].
+ */
+struct tensor *block_target_loss(struct block *b, const char *name, struct tensor *x);
 
 /* Rotates the first `width` channels of every head if the model uses rope. */
 struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width);

@@ -435,6 +435,40 @@ struct tensor *block_distance_table(struct block *b, const char *name, enum dtyp
 	return t;
 }
 
+struct tensor *block_unit(struct block *b, const char *role, struct tensor *x, int dim)
+{
+	char squares[32], length[32], shifted[32], inverse[32], name[32];
+	struct tensor *r;
+
+	snprintf(squares, sizeof(squares), "%s_squares", role);
+	snprintf(length, sizeof(length), "%s_length", role);
+	snprintf(shifted, sizeof(shifted), "%s_length_eps", role);
+	snprintf(inverse, sizeof(inverse), "%s_inverse", role);
+	snprintf(name, sizeof(name), "%s_unit", role);
+	r = op_sum(b->g, length, op_square(b->g, squares, x), dim);
+	r = op_rsqrt(b->g, inverse, op_add_constant(b->g, shifted, r, 1e-6));
+	return op_multiply(b->g, name, x, r);
+}
+
+/* The table of the output head. */
+static struct tensor *head_table(const struct model *m, struct graph *g)
+{
+	return table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab, m->embd);
+}
+
+struct tensor *block_target_loss(struct block *b, const char *name, struct tensor *x)
+{
+	const char *const scope = b->g->scope;
+	const struct origin origin = b->g->origin;
+	struct tensor *w;
+
+	enter(b->g, -1, MODULE_HEAD);
+	w = head_table(b->m, b->g);
+	b->g->scope = scope;
+	b->g->origin = origin;
+	return op_head_loss(b->g, name, x, w, b->io->targets, b->io->weights).main;
+}
+
 struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width)
 {
 	if (b->m->position != POS_ROPE)
@@ -637,13 +671,17 @@ static struct tensor *embed(const struct model *m, struct graph *g, struct tenso
 			  m->dropout);
 }
 
-static struct tensor *build_layers(const struct model *m, struct graph *g, struct tensor *tokens,
-				   int64_t B, int64_t T, bool probing)
+static struct tensor *build_layers(const struct model *m, struct graph *g,
+				   const struct token_io *io, int64_t B, int64_t T, bool probing)
 {
-	struct stream s = { .x = embed(m, g, tokens) };
-	struct block b = {
-		.g = g, .m = m, .B = B, .T = T, .probing = probing, .decoding = g->state != NULL
-	};
+	struct stream s = { .x = embed(m, g, io->tokens) };
+	struct block b = { .g = g,
+			   .m = m,
+			   .B = B,
+			   .T = T,
+			   .io = io,
+			   .probing = probing,
+			   .decoding = g->state != NULL };
 
 	for (int layer = 0; layer < m->layers; layer++) {
 		b.layer = layer;
@@ -661,12 +699,10 @@ static struct tensor *build_layers(const struct model *m, struct graph *g, struc
 }
 
 static void build_losses(const struct model *m, struct graph *g, struct tensor *x, struct tensor *w,
-			 int64_t B, int64_t T, struct token_io *io)
+			 struct token_io *io)
 {
 	struct head_loss_outputs loss;
 
-	io->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));
-	io->weights = graph_input(g, "weights", g->type, 1, SHAPE(2));
 	loss = op_head_loss(g, "loss", x, w, io->targets, io->weights);
 	io->nll = loss.nll;
 	io->hit = loss.hit;
@@ -763,6 +799,7 @@ void model_build(const struct model *m, struct graph *g, enum model_purpose purp
 {
 	const int64_t positions = g->state ? g->capacity : T;
 	const bool decodes = m->decoder && !m->undecoded;
+	const bool scores = purpose == MODEL_TRAIN || purpose == MODEL_EVAL;
 	struct tensor *x, *w;
 
 	*io = (struct token_io){ 0 };
@@ -779,13 +816,17 @@ void model_build(const struct model *m, struct graph *g, enum model_purpose purp
 	if (m->merges_linears && !g->state)
 		graph_merge_linears(g);
 	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(B, T));
-	x = build_layers(m, g, io->tokens, B, T, purpose == MODEL_PROBE);
+	if (scores) {
+		io->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));
+		io->weights = graph_input(g, "weights", g->type, 1, SHAPE(2));
+	}
+	x = build_layers(m, g, io, B, T, purpose == MODEL_PROBE);
 	enter(g, -1, MODULE_HEAD);
 	if (decodes)
 		x = decode_rows(m, g, x, B, T);
-	w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab, m->embd);
-	if (purpose == MODEL_TRAIN || purpose == MODEL_EVAL)
-		build_losses(m, g, x, w, B, T, io);
+	w = head_table(m, g);
+	if (scores)
+		build_losses(m, g, x, w, io);
 	else if (purpose == MODEL_NEXT)
 		graph_output(g, "logits", op_linear_transposed(g, "logits", last_token(g, x), w));
 	else if (purpose == MODEL_LOGITS)

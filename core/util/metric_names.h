@@ -38,5 +38,7 @@
 #define METRIC_ALPHA "alpha"
 #define METRIC_WS_SIMILARITY "ws/similarity"
 #define METRIC_WS_OUTSIDE "ws/outside"
+#define METRIC_HEADS_INFORMATION "heads/information"
+#define METRIC_HEADS_SHUFFLED "heads/shuffled"
 
 #endif
