@@ -227,6 +227,7 @@ static void tell_output(const struct measurer *s, const struct graph_output *o,
 		if (s->routing) {
 			tell(sink, METRIC_ROUTING_KEPT, o->origin, v[PROBE_KEPT]);
 			tell(sink, METRIC_ROUTING_MASS, o->origin, v[PROBE_MASS]);
+			tell(sink, METRIC_ROUTING_SPREAD, o->origin, v[PROBE_SPREAD]);
 		}
 	} else if (strcmp(what, "gate") == 0) {
 		tell(sink, METRIC_GATE_MEAN, o->origin, mean(v, tensor_count(o->tensor)));
@@ -235,6 +236,26 @@ static void tell_output(const struct measurer *s, const struct graph_output *o,
 	} else if (is_activity(o)) {
 		tell_information(s, o, sink);
 	}
+}
+
+/* How much the layers differ in the mean number of entries that they keep. */
+static void tell_layers(const struct measurer *s, const struct sink *sink)
+{
+	double n = 0, sum = 0, squares = 0;
+
+	for (int i = 0; i < s->probe.g->n_outputs; i++) {
+		const struct graph_output *o = &s->probe.g->outputs[i];
+
+		if (strcmp(o->plain_name, "probe") != 0)
+			continue;
+		program_read(s->probe.p, o->tensor, s->buffer);
+		n++;
+		sum += s->buffer[PROBE_KEPT];
+		squares += s->buffer[PROBE_KEPT] * s->buffer[PROBE_KEPT];
+	}
+	if (s->routing && n > 1)
+		sink->value(sink->context, METRIC_ROUTING_LAYERS,
+			    sqrt(fmax(0, squares / n - sum / n * (sum / n))));
 }
 
 double share_outside_blocks(const double *w, int64_t n, int64_t blocks)
@@ -285,6 +306,7 @@ enum status measure(struct measurer *s,
 
 	for (int i = 0; i < s->probe.g->n_outputs; i++)
 		tell_output(s, &s->probe.g->outputs[i], &sink);
+	tell_layers(s, &sink);
 	for (int i = 0; i < s->params->n; i++)
 		if (tell_param(s, i, &sink, err) != OK)
 			return FAIL;

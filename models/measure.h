@@ -3,6 +3,8 @@
  *
  *   attention/entropy/h.N, attention/reciprocity/h.N   see enum probe_metric
  *   routing/kept/h.N, routing/mass/h.N                 with cross-token aggregation
+ *   routing/spread/h.N   standard deviation of the kept entries over tokens
+ *   routing/layers       the same of their mean over layers
  *   gate/mean/h.N                                      mean of the gate sent by layer N
  *   ws/similarity/h.N    mean cosine similarity between the heads of an example
  *   ws/outside/h.N       share of |Wz|^2 outside its diagonal blocks

@@ -222,7 +222,7 @@ static double keys_are_turned(int64_t row, int64_t column)
 /* Equal scores: row i is spread evenly over its i + 1 keys. */
 static void test_even_attention(void **state)
 {
-	double entropy = 0, kept = 0, mass = 0;
+	double entropy = 0, kept = 0, squares = 0, mass = 0;
 	struct model_case k;
 	struct values v;
 
@@ -232,6 +232,7 @@ static void test_even_attention(void **state)
 	for (int i = 1; i <= 9; i++) {
 		entropy += log(i) / 9;
 		kept += fmin(i, 4) / 9;
+		squares += fmin(i, 4) * fmin(i, 4) / 9;
 		mass += fmin(i, 4) / i / 9;
 	}
 	assert_value(&v, "attention/entropy/h.0", entropy);
@@ -239,6 +240,8 @@ static void test_even_attention(void **state)
 	assert_value(&v, "routing/kept/h.0", kept);
 	assert_value(&v, "routing/mass/h.0", mass);
 	assert_value(&v, "routing/kept/h.1", kept);
+	assert_value(&v, "routing/spread/h.0", sqrt(squares - kept * kept));
+	assert_value(&v, "routing/layers", 0);
 	case_close(&k);
 
 	open_small(&k, "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_MODE=rms "
@@ -252,6 +255,7 @@ static void test_even_attention(void **state)
 		       "RA_MLA_MLP_SPARSE_RMS_THRESHOLD=0.999");
 	v = measured(&k);
 	assert_value(&v, "routing/kept/h.0", 5);
+	assert_value(&v, "routing/spread/h.0", sqrt(20.0 / 3));
 	assert_value(&v, "routing/mass/h.0", 1);
 	case_close(&k);
 }
@@ -374,7 +378,8 @@ static double heads_special(int64_t row, int64_t column)
 	return row < 2 && column == 5 * row;
 }
 
-/* Heads that read other channels tell tokens apart; those that all tokens move alike tell nothing. */
+/* Heads that read other channels tell tokens apart; those that all tokens move alike tell nothing.
+ */
 static void test_specialised_heads(void **state)
 {
 	struct model_case k;
