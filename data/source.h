@@ -56,7 +56,8 @@ struct task {
 	void (*spell)(const struct source *s, int32_t token, char text[SOURCE_TOKEN_TEXT]);
 	/* The component of tokens[at], as what stands before it tells; NULL: one component. */
 	int (*component)(const struct source *s, const int32_t *tokens, int64_t at);
-	bool own_targets; /* targets follow a rule of the task; else each is the next token */
+	bool own_targets;  /* targets follow a rule of the task; else each is the next token */
+	bool reconstructs; /* targets are the row's own tokens, for a model with a decoder */
 	/* The stream of tokens of which training rows are parts; NULL: there is none. */
 	uint64_t (*stream_length)(const struct source *s);
 	void (*stream)(const struct source *s, uint64_t start, size_t count, int32_t *tokens);

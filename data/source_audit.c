@@ -95,6 +95,10 @@ static void audit_targets(struct auditor *a)
 		tell(a, "targets", false, "no target is scored");
 	else if ((double)trained < LEAST_TRAINED * (double)(n.scored - trained))
 		tell(a, "targets", false, "training scores fewer targets of a row than validation");
+	else if (s->task->reconstructs)
+		tell(a, "targets", n.same == n.scored,
+		     n.same == n.scored ? "each is the row's own token"
+					: "some are not the row's own token");
 	else if (s->task->own_targets)
 		tell(a, "targets", n.same < n.scored,
 		     n.same < n.scored ? "follow the task's own rule"

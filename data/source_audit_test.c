@@ -146,11 +146,17 @@ static void test_targets(void **state)
 	const struct task inputs = { .name = "inputs", .generate = generate_inputs };
 	const struct task own = { .name = "own", .generate = generate_inputs, .own_targets = true };
 	const struct task none = { .name = "none", .generate = generate_unscored };
+	const struct task rebuilt = { .name = "rebuilt",
+				      .generate = generate_inputs,
+				      .reconstructs = true };
+	const struct task next = { .name = "next", .generate = generate, .reconstructs = true };
 
 	(void)state;
 	assert_fault(&inputs, "targets", "some are not the next token of their row");
 	assert_fault(&own, "targets", "every target is the token that the model is given");
 	assert_fault(&none, "targets", "no target is scored");
+	assert_fault(&next, "targets", "some are not the row's own token");
+	assert_null(audit(&rebuilt).failed.subject);
 }
 
 static void test_seeds(void **state)

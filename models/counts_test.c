@@ -133,6 +133,8 @@ static const struct {
 	  "rope needs an even DEEPSEEK_ROPE_DIM, not 3" },
 	{ "ATTENTION=deepseek RA_MLA_LATENT_DIM=0", "RA_MLA_LATENT_DIM=0 must be positive" },
 	{ "FFN=relu", "'relu' is not part of this program" },
+	{ "FFN=soft_moe MOE_EXPERTS=1", "MOE_EXPERTS=1: one expert needs no router" },
+	{ "FFN=soft_moe MOE_EXPERTS=5", "hidden width 128 is not divisible by MOE_EXPERTS=5" },
 	{ "FFN=ws WS_HEADS=5", "hidden width 128 is not divisible by WS_HEADS=5" },
 	{ "FFN=ws WS_HEADS=0", "WS_HEADS=0" },
 	{ "FFN=ws WS_TAU=0", "WS_TAU=0 must be positive" },

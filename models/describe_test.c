@@ -54,6 +54,8 @@ static void test_parameters_add_up(void **state)
 		GPT2 "ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y RA_MLA_MLP_CROSS_TOKEN=y "
 		     "RA_MLA_MLP_LATENT_RECIP=y RECIP_LEARN_ALPHA=y",
 		"ATTENTION=w2 FFN=ws NORM=rms ATTENTION_OUT_GATE=channel",
+		"MODEL_DECODER=y",
+		"FFN=soft_moe MOE_PREFIX=y",
 	};
 
 	(void)state;
@@ -216,6 +218,8 @@ static const struct {
 	{ GPT2 "ATTENTION=gla GLA_KEY_DIM=7", 0, 12 * 768 * 7 },
 	{ GPT2 "ATTENTION=delta", 0, 12 * (768 * 32 + 3 * 2 * 768) },
 	{ GPT2 "ATTENTION=delta DELTA_KEY_DIM=16 DELTA_CONV=1", 0, 12 * 768 * 16 },
+	{ GPT2 "FFN=soft_moe", 2 * 768, 0 },
+	{ GPT2 "FFN=soft_moe MOE_PREFIX=y", 2 * 768, 12 * 4 * 769 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y", 2 * 128 + 3072, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_CROSS_TOKEN=y CROSS_RANK=32", 2 * 128 + 32, 0 },
 	{ GPT2 "ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y", 2 * 128, 11 * 64 },
@@ -248,8 +252,11 @@ static void test_decode_refusal(void **state)
 	const struct description_options small = { .batch = 1, .length = 8, .context = 9 };
 	const struct description d =
 		describe("ATTENTION=mla RA_MLA_MLP_ATTN_GATE=y GATE_POOL=sequence", &small);
+	const struct description decoder = describe(GPT2 "MODEL_DECODER=y", &small);
 
 	(void)state;
+	assert_non_null(strstr(decoder.decode_refusal.text, "MODEL_DECODER=y"));
+	assert_int_equal(decoder.module_parameters[MODULE_HEAD], 2 * 768 * 769 + 3 * 2 * 768);
 	assert_non_null(strstr(d.decode_refusal.text, "GATE_POOL=sequence"));
 	assert_true(isnan(d.decode_token_bytes) && isnan(d.decode_total_bytes));
 }

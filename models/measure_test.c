@@ -74,7 +74,13 @@ static struct values measured(struct model_case *k)
 
 	for (int64_t row = 0; row < ROWS; row++)
 		case_row(k->model, 0, row, T, tokens + row * T, targets);
-	must(measurer_create(&m, k->model, k->params, &k->backend, ROWS, tokens, &err), &err);
+	must(measurer_create(&m, k->model, k->params, &k->backend,
+			     &(struct measure_sample){ .rows = ROWS,
+						       .tokens = tokens,
+						       .classes = tokens,
+						       .n_classes = k->model->vocab },
+			     &err),
+	     &err);
 	must(measurer_run(m, &err), &err);
 	must(measure(m, take, &v, &err), &err);
 	measurer_destroy(m);
@@ -216,7 +222,7 @@ static double keys_are_turned(int64_t row, int64_t column)
 /* Equal scores: row i is spread evenly over its i + 1 keys. */
 static void test_even_attention(void **state)
 {
-	double entropy = 0, kept = 0, mass = 0;
+	double entropy = 0, kept = 0, squares = 0, mass = 0;
 	struct model_case k;
 	struct values v;
 
@@ -226,6 +232,7 @@ static void test_even_attention(void **state)
 	for (int i = 1; i <= 9; i++) {
 		entropy += log(i) / 9;
 		kept += fmin(i, 4) / 9;
+		squares += fmin(i, 4) * fmin(i, 4) / 9;
 		mass += fmin(i, 4) / i / 9;
 	}
 	assert_value(&v, "attention/entropy/h.0", entropy);
@@ -233,6 +240,8 @@ static void test_even_attention(void **state)
 	assert_value(&v, "routing/kept/h.0", kept);
 	assert_value(&v, "routing/mass/h.0", mass);
 	assert_value(&v, "routing/kept/h.1", kept);
+	assert_value(&v, "routing/spread/h.0", sqrt(squares - kept * kept));
+	assert_value(&v, "routing/layers", 0);
 	case_close(&k);
 
 	open_small(&k, "RA_MLA_MLP_CROSS_TOKEN=y RA_MLA_MLP_SPARSE_MODE=rms "
@@ -246,6 +255,7 @@ static void test_even_attention(void **state)
 		       "RA_MLA_MLP_SPARSE_RMS_THRESHOLD=0.999");
 	v = measured(&k);
 	assert_value(&v, "routing/kept/h.0", 5);
+	assert_value(&v, "routing/spread/h.0", sqrt(20.0 / 3));
 	assert_value(&v, "routing/mass/h.0", 1);
 	case_close(&k);
 }
@@ -348,6 +358,47 @@ static void test_ws(void **state)
 	case_close(&k);
 }
 
+static void test_mutual_information(void **state)
+{
+	static const int32_t a[8] = { 0, 0, 1, 1, 2, 2, 3, 3 },
+			     same[8] = { 3, 3, 1, 1, 0, 0, 2, 2 };
+	static const int32_t half[8] = { 0, 0, 0, 0, 1, 1, 1, 1 },
+			     none[8] = { 0, 1, 0, 1, 0, 1, 0, 1 };
+	double table[16];
+
+	(void)state;
+	assert_near("one to one", mutual_information(a, 4, same, 4, 8, table), log(4), 1e-12);
+	assert_near("two to one", mutual_information(a, 4, half, 2, 8, table), log(2), 1e-12);
+	assert_near("independent", mutual_information(a, 4, none, 2, 8, table), 0, 1e-12);
+}
+
+/* The first head reads x_0, the second x_1. */
+static double heads_special(int64_t row, int64_t column)
+{
+	return row < 2 && column == 5 * row;
+}
+
+/* Heads that read other channels tell tokens apart; those that all tokens move alike tell nothing.
+ */
+static void test_specialised_heads(void **state)
+{
+	struct model_case k;
+	struct values v;
+
+	(void)state;
+	open_small(&k, "MODEL_LAYERS=1 FFN=ws");
+	set_matrix(&k, "wte.weight", embedding);
+	set_matrix(&k, "h.0.mlp.z_proj.weight", unity);
+	set_matrix(&k, "h.0.mlp.w1.weight", heads_alike);
+	v = measured(&k);
+	assert_value(&v, "heads/information/h.0", 0);
+	set_matrix(&k, "h.0.mlp.w1.weight", heads_special);
+	v = measured(&k);
+	assert_true(value_of(&v, "heads/information/h.0") > 2 * value_of(&v, "heads/shuffled/h.0"));
+	assert_true(value_of(&v, "heads/shuffled/h.0") > 0);
+	case_close(&k);
+}
+
 static void test_share_outside_blocks(void **state)
 {
 	static const double w[16] = { 1, 2, 3, 0, 0, 1, 0, 0, 0, 0, 2, 0, 4, 0, 1, 0 };
@@ -369,6 +420,8 @@ int main(void)
 		cmocka_unit_test(test_reciprocity),
 		cmocka_unit_test(test_gate_and_alphas),
 		cmocka_unit_test(test_ws),
+		cmocka_unit_test(test_mutual_information),
+		cmocka_unit_test(test_specialised_heads),
 		cmocka_unit_test(test_share_outside_blocks),
 	};
 

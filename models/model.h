@@ -142,6 +142,7 @@ struct model {
 	int64_t vocab, length, layers, heads, embd, head_dim, hidden;
 	int64_t batch; /* rows of a training batch, which may decide a form; 0: unknown */
 	bool bias, tied, norm_after;
+	bool decoder; /* the logits of all places come from the last token's state */
 	enum norm_kind norm, final_norm;
 	bool final_norm_bias;
 	double norm_eps, rope_theta, dropout, logits_z;
@@ -167,6 +168,7 @@ struct model {
 	/* For audits: 1 + the number of a mechanism, or 0. */
 	int silenced, silenced_layer; /* what this mechanism sends from this layer gets lost */
 	int muted, muted_layer;	      /* this mechanism is absent from this layer */
+	bool undecoded;		      /* the logits are those of a model without decoder */
 };
 
 /* One layer while it is being built. */
@@ -178,6 +180,7 @@ struct block {
 	bool probing;  /* build the outputs of MODEL_PROBE */
 	bool decoding; /* the graph has of earlier tokens only what op_cache() kept */
 	int64_t B, T;
+	const struct token_io *io;
 	struct message in[MAX_MECHANISMS]; /* by mechanism: from layer - 1 */
 	struct message out[MAX_MECHANISMS];
 	struct projection projection;
@@ -206,8 +209,8 @@ enum model_purpose {
  * Adds the model of B rows of T tokens to the graph.  If the graph continues
  * (graph_continue()), these follow earlier tokens.  The graph keeps the first error.
  * MODEL_TRAIN and MODEL_EVAL have the outputs "nll" and "hit" and the losses "main",
- * "logits_z", "h.N.mlp.aux_z", "h.N.mlp.aux_c"; enum model_purpose names the outputs
- * of the other purposes.
+ * "logits_z", "h.N.mlp.aux_z", "h.N.mlp.aux_c", "h.N.mlp.aux_l"; enum model_purpose names the
+ * outputs of the other purposes.
  */
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
 		 int64_t T, struct token_io *io);
@@ -249,6 +252,15 @@ struct tensor *block_heads(struct block *b, struct tensor *x, int64_t heads);
  * with has_latent calls this once, in project(), before it uses the latent.
  */
 struct tensor *block_latent(struct block *b, struct tensor *latent);
+
+/* x / sqrt(|x|^2 + 1e-6), |x| along a dimension; names of nodes begin with `role`. */
+struct tensor *block_unit(struct block *b, const char *role, struct tensor *x, int dim);
+
+/*
+ * In training: the mean cross-entropy of the targets, as of the main loss, where the output head
+ * reads x [B,T,E].
+ */
+struct tensor *block_target_loss(struct block *b, const char *name, struct tensor *x);
 
 /* Rotates the first `width` channels of every head if the model uses rope. */
 struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width);

@@ -354,7 +354,7 @@ FAULTS = [
     fault("sigmas without epsilon", "w2", "models/attention/w2.c", ".eps = o->eps,", ".eps = 0.1 * o->eps,",
           ("oracle", "logits in double")),
     fault("a contrast at half the temperature", "ws", "models/ffn/ws.c",
-          'op_ws_contrast(b->g, "aux_c", z, o->tau,', 'op_ws_contrast(b->g, "aux_c", z, 0.5 * o->tau,',
+          'op_ws_contrast(b->g, "aux_c", z, o->tau, NULL', 'op_ws_contrast(b->g, "aux_c", z, 0.5 * o->tau, NULL',
           ("oracle", "losses in double")),
     fault("another temperature of the forgetting", "gla", "models/attention/gla.c", "-1 / o->tau", "-1 / (o->tau + 1)",
           ("oracle", "logits in double")),

@@ -371,7 +371,8 @@ static double loss_sum(const struct token_program *pass, const char *name)
 static enum status compare_losses(struct comparison *c, const struct token_program *pass,
 				  struct error *err)
 {
-	const double aux = loss_sum(pass, "aux_z") + loss_sum(pass, "aux_c");
+	const double aux =
+		loss_sum(pass, "aux_z") + loss_sum(pass, "aux_c") + loss_sum(pass, "aux_l");
 	const double ours[] = { loss_sum(pass, NULL), loss_sum(pass, "main"), aux,
 				loss_sum(pass, "logits_z") };
 	static const char *const names[] = { "loss", "main", "aux", "z" };

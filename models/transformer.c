@@ -5,6 +5,8 @@
  *     per layer, norm before the branch:  x += Attn(ln_1(x)); x += FFN(ln_2(x))
  *     or after the residual:              x = ln_1(x + Attn(x)); x = ln_2(x + FFN(x))
  *     logits = ln_f(x) W'
+ *     or, with MODEL_DECODER, of all places t from the last token alone:
+ *     y = ln_f(x)[T-1] + P[t];  twice y = GELU(norm(y) W + b);  logits = norm(y) W'
  *
  * The next norm adds a branch's output to x and normalises, in one pass.
  */
@@ -199,6 +201,7 @@ static void read_sizes(struct model *m, struct config *c, const struct model_tas
 		m->hidden = (int64_t)(multiple * (double)m->embd);
 	m->bias = config_bool(c, "MODEL_BIAS");
 	m->tied = config_bool(c, "MODEL_TIE_HEAD");
+	m->decoder = config_bool(c, "MODEL_DECODER");
 	m->merges_linears = config_bool(c, "MERGE_LINEARS");
 	m->init = (enum init_scheme)config_choice(c, "INIT", schemes);
 	if (m->init == SCHEME_GPT2)
@@ -439,6 +442,40 @@ struct tensor *block_distance_table(struct block *b, const char *name, enum dtyp
 	return t;
 }
 
+struct tensor *block_unit(struct block *b, const char *role, struct tensor *x, int dim)
+{
+	char squares[32], length[32], shifted[32], inverse[32], name[32];
+	struct tensor *r;
+
+	snprintf(squares, sizeof(squares), "%s_squares", role);
+	snprintf(length, sizeof(length), "%s_length", role);
+	snprintf(shifted, sizeof(shifted), "%s_length_eps", role);
+	snprintf(inverse, sizeof(inverse), "%s_inverse", role);
+	snprintf(name, sizeof(name), "%s_unit", role);
+	r = op_sum(b->g, length, op_square(b->g, squares, x), dim);
+	r = op_rsqrt(b->g, inverse, op_add_constant(b->g, shifted, r, 1e-6));
+	return op_multiply(b->g, name, x, r);
+}
+
+/* The table of the output head. */
+static struct tensor *head_table(const struct model *m, struct graph *g)
+{
+	return table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab, m->embd);
+}
+
+struct tensor *block_target_loss(struct block *b, const char *name, struct tensor *x)
+{
+	const char *const scope = b->g->scope;
+	const struct origin origin = b->g->origin;
+	struct tensor *w;
+
+	enter(b->g, -1, MODULE_HEAD);
+	w = head_table(b->m, b->g);
+	b->g->scope = scope;
+	b->g->origin = origin;
+	return op_head_loss(b->g, name, x, w, b->io->targets, b->io->weights).main;
+}
+
 struct tensor *block_rope(struct block *b, const char *name, struct tensor *x, int64_t width)
 {
 	if (b->m->position != POS_ROPE)
@@ -641,13 +678,17 @@ static struct tensor *embed(const struct model *m, struct graph *g, struct tenso
 			  m->dropout);
 }
 
-static struct tensor *build_layers(const struct model *m, struct graph *g, struct tensor *tokens,
-				   int64_t B, int64_t T, bool probing)
+static struct tensor *build_layers(const struct model *m, struct graph *g,
+				   const struct token_io *io, int64_t B, int64_t T, bool probing)
 {
-	struct stream s = { .x = embed(m, g, tokens) };
-	struct block b = {
-		.g = g, .m = m, .B = B, .T = T, .probing = probing, .decoding = g->state != NULL
-	};
+	struct stream s = { .x = embed(m, g, io->tokens) };
+	struct block b = { .g = g,
+			   .m = m,
+			   .B = B,
+			   .T = T,
+			   .io = io,
+			   .probing = probing,
+			   .decoding = g->state != NULL };
 
 	for (int layer = 0; layer < m->layers; layer++) {
 		b.layer = layer;
@@ -665,12 +706,10 @@ static struct tensor *build_layers(const struct model *m, struct graph *g, struc
 }
 
 static void build_losses(const struct model *m, struct graph *g, struct tensor *x, struct tensor *w,
-			 int64_t B, int64_t T, struct token_io *io)
+			 struct token_io *io)
 {
 	struct head_loss_outputs loss;
 
-	io->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));
-	io->weights = graph_input(g, "weights", g->type, 1, SHAPE(2));
 	loss = op_head_loss(g, "loss", x, w, io->targets, io->weights);
 	io->nll = loss.nll;
 	io->hit = loss.hit;
@@ -690,13 +729,92 @@ static struct tensor *last_token(struct graph *g, struct tensor *x)
 			   (x->dim[1] - 1) * x->dim[2], x->dim[2]);
 }
 
+/* ------------------------------------------------------------------ decoder */
+
+/* A constant [rows,columns] of value(row, column, columns). */
+static struct tensor *constant(struct graph *g, const char *name, enum dtype type, int64_t rows,
+			       int64_t columns,
+			       double (*value)(int64_t row, int64_t column, int64_t columns))
+{
+	double *values = malloc((size_t)(rows * columns) * sizeof(*values));
+	struct tensor *t;
+
+	if (!values) {
+		graph_fail(g, "no memory for '%s' of %lld numbers", name,
+			   (long long)(rows * columns));
+		return NULL;
+	}
+	for (int64_t i = 0; i < rows * columns; i++)
+		values[i] = value(i / columns, i % columns, columns);
+	t = graph_constant(g, name, type, 2, SHAPE(rows, columns), values);
+	free(values);
+	return t;
+}
+
+static double last_place(int64_t row, int64_t place, int64_t places)
+{
+	(void)row, (void)place;
+	return (double)(places - 1);
+}
+
+/* Sines, then cosines, of t / 10000^(i / half) */
+static double sinusoid(int64_t t, int64_t channel, int64_t channels)
+{
+	const int64_t half = (channels + 1) / 2;
+	const double angle = (double)t * pow(10000, -(double)(channel % half) / (double)half);
+
+	return channel < half ? sin(angle) : cos(angle);
+}
+
+static struct tensor *decoder_norm(const struct model *m, struct graph *g, const char *name,
+				   struct tensor *x)
+{
+	struct stream s = { .x = x };
+
+	return normalise(m, g, name, &s, m->norm, m->norm == NORM_LAYER && m->bias);
+}
+
+static struct tensor *decoder_layer(const struct model *m, struct graph *g, int n, struct tensor *x)
+{
+	char norm[32], name[32], weight[40], bias[40];
+	struct param_init init;
+
+	snprintf(norm, sizeof(norm), "decoder.ln_%d", n);
+	snprintf(name, sizeof(name), "decoder.fc_%d", n);
+	snprintf(weight, sizeof(weight), "%s.weight", name);
+	snprintf(bias, sizeof(bias), "%s.bias", name);
+	init = matrix_init(m, weight);
+	x = decoder_norm(m, g, norm, x);
+	return op_linear_gelu(g, name, x, graph_param(g, weight, &init, 2, SHAPE(m->embd, m->embd)),
+			      m->bias ? vector(g, bias, m->embd, 0) : NULL);
+}
+
+/* What the state of the last token of x [B,T,E] says of all places. */
+static struct tensor *decode_rows(const struct model *m, struct graph *g, struct tensor *x,
+				  int64_t B, int64_t T)
+{
+	x = op_gather(g, "decoder.state", x, constant(g, "decoder.last", I32, B, T, last_place));
+	x = op_add(g, "decoder.places", x,
+		   constant(g, "decoder.positions", g->type, T, m->embd, sinusoid));
+	x = decoder_layer(m, g, 1, x);
+	x = decoder_layer(m, g, 2, x);
+	return decoder_norm(m, g, "decoder.ln_3", x);
+}
+
 void model_build(const struct model *m, struct graph *g, enum model_purpose purpose, int64_t B,
 		 int64_t T, struct token_io *io)
 {
 	const int64_t positions = g->state ? g->capacity : T;
+	const bool decodes = m->decoder && !m->undecoded;
+	const bool scores = purpose == MODEL_TRAIN || purpose == MODEL_EVAL;
 	struct tensor *x, *w;
 
 	*io = (struct token_io){ 0 };
+	if (decodes && (g->state || purpose == MODEL_NEXT)) {
+		graph_fail(g, "MODEL_DECODER=y: the model reconstructs a row that is complete, and "
+			      "predicts no next token");
+		return;
+	}
 	if (m->position == POS_LEARNED && positions > m->length) {
 		graph_fail(g, "%lld positions are more than the learned table of %lld holds",
 			   (long long)positions, (long long)m->length);
@@ -705,11 +823,17 @@ void model_build(const struct model *m, struct graph *g, enum model_purpose purp
 	if (m->merges_linears && !g->state)
 		graph_merge_linears(g);
 	io->tokens = graph_input(g, "tokens", I32, 2, SHAPE(B, T));
-	x = build_layers(m, g, io->tokens, B, T, purpose == MODEL_PROBE);
+	if (scores) {
+		io->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));
+		io->weights = graph_input(g, "weights", g->type, 1, SHAPE(2));
+	}
+	x = build_layers(m, g, io, B, T, purpose == MODEL_PROBE);
 	enter(g, -1, MODULE_HEAD);
-	w = table(m, g, m->tied ? "wte.weight" : "lm_head.weight", m->vocab, m->embd);
-	if (purpose == MODEL_TRAIN || purpose == MODEL_EVAL)
-		build_losses(m, g, x, w, B, T, io);
+	if (decodes)
+		x = decode_rows(m, g, x, B, T);
+	w = head_table(m, g);
+	if (scores)
+		build_losses(m, g, x, w, io);
 	else if (purpose == MODEL_NEXT)
 		graph_output(g, "logits", op_linear_transposed(g, "logits", last_token(g, x), w));
 	else if (purpose == MODEL_LOGITS)
@@ -747,12 +871,15 @@ void model_switches(const struct model *m,
 {
 	static const struct model_switch out_gate = { .symbol = "ATTENTION_OUT_GATE",
 						      .off = "none" };
+	static const struct model_switch decoder = { .symbol = "MODEL_DECODER", .off = "n" };
 	static const struct model_switch logits_z = { .symbol = "LOSS_LOGITS_Z",
 						      .off = "0",
 						      .through_loss = true };
 
 	if (m->out_gate != OUT_GATE_NONE)
 		visit(context, &out_gate);
+	if (m->decoder)
+		visit(context, &decoder);
 	if (m->logits_z > 0)
 		visit(context, &logits_z);
 	visit_switches(m->attention->switches, m->attention->switched_on, m->attention_options,

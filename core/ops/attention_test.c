@@ -228,7 +228,7 @@ static void naive_route(const struct setting *s, struct numbers *n, int64_t b, i
 {
 	const struct route_attr *r = &s->attr.route;
 	double *row = calloc((size_t)s->T, sizeof(*row)), *route = n->route + (b * s->T + i) * s->T;
-	double sum = 0;
+	double sum = 0, kept = 0;
 
 	for (int64_t h = 0; h < s->H; h++)
 		for (int64_t j = 0; j <= i; j++) {
@@ -240,8 +240,10 @@ static void naive_route(const struct setting *s, struct numbers *n, int64_t b, i
 		if (keeps(r, row, i + 1, j)) {
 			route[j] = row[j];
 			sum += row[j];
-			n->probe[PROBE_KEPT] += 1 / (double)(s->B * s->T);
+			kept++;
 		}
+	n->probe[PROBE_KEPT] += kept / (double)(s->B * s->T);
+	n->probe[PROBE_SPREAD] += kept * kept / (double)(s->B * s->T);
 	n->probe[PROBE_MASS] += sum / (double)(s->B * s->T);
 	n->probe[PROBE_MARGIN] = fmin(n->probe[PROBE_MARGIN], naive_margin(r, row, i + 1));
 	for (int64_t j = 0; j <= i && r->normalize; j++)
@@ -315,6 +317,8 @@ static struct numbers naive(const struct setting *s)
 		for (int64_t i = 0; i < s->T && s->attr.route.mode != ROUTE_NONE; i++)
 			naive_route(s, &n, b, i);
 	}
+	n.probe[PROBE_SPREAD] =
+		sqrt(fmax(0, n.probe[PROBE_SPREAD] - n.probe[PROBE_KEPT] * n.probe[PROBE_KEPT]));
 	for (int64_t i = 0; i < pairs; i++)
 		n.probe[PROBE_ENTROPY] -=
 			n.prob[i] > 0 ? n.prob[i] * log(n.prob[i]) / (double)(tokens * s->H) : 0;

@@ -310,6 +310,7 @@ enum probe_metric {
 	PROBE_MARGIN,	   /* ... and the smallest relative distance of an entry from the other side
 			      of the choice (topk: (w_k - w_k+1) / w_k; rms: |w - t| / t, t the
 			      threshold; 1 where there is no choice) */
+	PROBE_SPREAD,	   /* ... and the standard deviation of the kept entries over rows */
 	PROBE_METRICS
 };
 

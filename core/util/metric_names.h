@@ -38,9 +38,13 @@
 #define METRIC_ATTENTION_RECIPROCITY "attention/reciprocity"
 #define METRIC_ROUTING_KEPT "routing/kept"
 #define METRIC_ROUTING_MASS "routing/mass"
+#define METRIC_ROUTING_SPREAD "routing/spread"
+#define METRIC_ROUTING_LAYERS "routing/layers"
 #define METRIC_GATE_MEAN "gate/mean"
 #define METRIC_ALPHA "alpha"
 #define METRIC_WS_SIMILARITY "ws/similarity"
 #define METRIC_WS_OUTSIDE "ws/outside"
+#define METRIC_HEADS_INFORMATION "heads/information"
+#define METRIC_HEADS_SHUFFLED "heads/shuffled"
 
 #endif

@@ -63,23 +63,15 @@ static struct tensor *convolution(struct block *b, const char *role, struct tens
 	return block_heads(b, op_silu(b->g, name, sum), b->m->heads);
 }
 
-/* Queries or keys of length 1: x / sqrt(|x|^2 + eps) */
+/* Queries or keys of length 1 */
 static struct tensor *unit(struct block *b, const char *role, struct tensor *x)
 {
 	const struct delta_options *o = b->m->attention_options;
-	char squares[24], length[24], shifted[24], inverse[24], name[24], rotated[24];
-	struct tensor *r;
+	char rotated[24];
 
-	snprintf(squares, sizeof(squares), "%s_squares", role);
-	snprintf(length, sizeof(length), "%s_length", role);
-	snprintf(shifted, sizeof(shifted), "%s_length_eps", role);
-	snprintf(inverse, sizeof(inverse), "%s_inverse", role);
-	snprintf(name, sizeof(name), "%s_unit", role);
 	snprintf(rotated, sizeof(rotated), "%s_rotated", role);
-	x = convolution(b, role, x, b->m->heads * o->key_width);
-	r = op_sum(b->g, length, op_square(b->g, squares, x), -1);
-	r = op_rsqrt(b->g, inverse, op_add_constant(b->g, shifted, r, 1e-6));
-	return block_rope(b, rotated, op_multiply(b->g, name, x, r), o->key_width);
+	x = block_unit(b, role, convolution(b, role, x, b->m->heads * o->key_width), -1);
+	return block_rope(b, rotated, x, o->key_width);
 }
 
 /*

@@ -680,6 +680,22 @@ static void test_auxiliary_only(void **state)
 	audit_free(&report);
 }
 
+/* A decoder reads the whole row on purpose; the layers below it are held to be causal. */
+static void test_decoder(void **state)
+{
+	struct audit_report report = audit(SETTINGS({ "MODEL_DECODER", "y" }));
+
+	(void)state;
+	assert_passed(&report);
+	assert_non_null(find(&report, "causality", "before the decoder, 63 of 63 positions"));
+	assert_non_null(find(&report, "mechanism", "CONFIG_MODEL_DECODER"));
+	audit_free(&report);
+	report = audit(SETTINGS({ "MODEL_DECODER", "y" }, { "RA_MLA_MLP_ATTN_GATE", "y" },
+				{ "GATE_POOL", "sequence" }));
+	assert_failed(&report, SETTINGS({ "causality", NULL }));
+	audit_free(&report);
+}
+
 /* An attention, a feed-forward and a mechanism without symbols leave `read` out. */
 static void test_nothing_to_read(void **state)
 {
@@ -1311,6 +1327,7 @@ int main(void)
 		cmocka_unit_test(test_everything_in_double),
 		cmocka_unit_test(test_learned_zero),
 		cmocka_unit_test(test_auxiliary_only),
+		cmocka_unit_test(test_decoder),
 		cmocka_unit_test(test_nothing_to_read),
 		cmocka_unit_test(test_unwired),
 		cmocka_unit_test(test_too_many),

@@ -84,20 +84,28 @@ static enum status tell(const struct auditor *a, const char *graph, const struct
 {
 	char subject[128];
 
-	snprintf(subject, sizeof(subject), "%s%lld of %lld positions", graph, (long long)c->count,
+	snprintf(subject, sizeof(subject), "%s%s%lld of %lld positions", graph,
+		 a->model->decoder ? "before the decoder, " : "", (long long)c->count,
 		 (long long)a->options->length - 1);
 	return auditor_add(a, "causality", subject, !fault, detail, err);
 }
 
-enum status audit_causality(struct auditor *a, struct error *err)
+static enum status open_logits(struct auditor *a, struct error *err)
+{
+	token_program_close(&a->logits);
+	if (auditor_open(a, a->model, MODEL_LOGITS, &a->logits, err) != OK)
+		return FAIL;
+	return auditor_logits(&a->logits, a->tokens, a->base, err);
+}
+
+static enum status audit_logits(struct auditor *a, struct error *err)
 {
 	const struct cuts c = cuts_of(a, a->options->positions);
 	const struct compared logits = { "logits", a->base, a->now, a->bytes };
 	char detail[160] = "";
 	bool fault = false;
 
-	if (auditor_open(a, a->model, MODEL_LOGITS, &a->logits, err) != OK ||
-	    auditor_logits(&a->logits, a->tokens, a->base, err) != OK)
+	if (open_logits(a, err) != OK)
 		return FAIL;
 	for (int64_t pass = 0; pass < c.passes && !fault; pass++) {
 		change_tokens(a, &c, pass, "audit/changes", a->tokens, a->changed);
@@ -106,6 +114,17 @@ enum status audit_causality(struct auditor *a, struct error *err)
 		fault = find_fault(a, &c, pass, &logits, detail, sizeof(detail));
 	}
 	return tell(a, "", &c, fault, detail, err);
+}
+
+/* A decoder reads the whole row on purpose: the layers below it must be causal without it. */
+enum status audit_causality(struct auditor *a, struct error *err)
+{
+	enum status status;
+
+	a->model->undecoded = true;
+	status = audit_logits(a, err);
+	a->model->undecoded = false;
+	return status == OK && a->model->decoder ? open_logits(a, err) : status;
 }
 
 /* ------------------------------------------------------------- what is scored */
@@ -196,9 +215,11 @@ enum status audit_scored_causality(struct auditor *a, struct error *err)
 		fail_memory(err, "audit", n * sizeof(*s.base));
 	} else {
 		auditor_draw_tokens(a, TARGETS, s.targets, (int64_t)n);
+		a->model->undecoded = true;
 		status = audit_graph(a, MODEL_EVAL, "evaluation, ", &s, err);
 		if (status == OK)
 			status = audit_graph(a, MODEL_TRAIN, "training, ", &s, err);
+		a->model->undecoded = false;
 	}
 	free(s.targets);
 	free(s.changed);

@@ -43,10 +43,10 @@ static int param_of(const struct tensor *t)
 	return root && root->kind == TENSOR_PARAM ? root->param : -1;
 }
 
-/* The parameter that the first node of this kind has as input number `i`. */
+/* The parameter that the last node of this kind has as input number `i`. */
 static int param_read_by(const struct graph *g, enum op_id id, int i)
 {
-	for (int k = 0; k < g->n_nodes; k++)
+	for (int k = g->n_nodes - 1; k >= 0; k--)
 		if (g->nodes[k]->id == id)
 			return param_of(g->nodes[k]->in[i]);
 	return -1;

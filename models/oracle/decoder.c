@@ -4,9 +4,10 @@
  *     x = wte[token] (+ wpe[position])
  *     pre:   x += Attn(ln_1(x));  x += FFN(ln_2(x));  at the end x = ln_f(x)
  *     post:  x = ln_1(x + Attn(x));  x = ln_2(x + FFN(x))
- *     logits = x W', W = wte or lm_head;  nll = logsumexp(logits) - logits[target]
- *     training drops elements of the embedding, of the probabilities, and of both branches
- *     main = mean of nll over scored targets;  logits_z = lambda mean of logsumexp^2 over tokens
+ *     MODEL_DECODER: x[t] = x[T-1] + P[t], P sines and cosines; twice x = GELU(norm(x) W + b); x =
+ * norm(x) logits = x W', W = wte or lm_head;  nll = logsumexp(logits) - logits[target] training
+ * drops elements of the embedding, of the probabilities, and of both branches main = mean of nll
+ * over scored targets;  logits_z = lambda mean of logsumexp^2 over tokens
  */
 #include <stdlib.h>
 #include <string.h>
@@ -326,6 +327,34 @@ static void score(struct oracle *o)
 		oracle_add_loss(o, "logits_z", weight * squares / (double)rows);
 }
 
+/* GELU(x W + b), the tanh form */
+static double *decoder_layer(struct oracle *o, const char *norm_name, const char *name,
+			     const double *x)
+{
+	double *y = oracle_linear(o, name, block_norm(o, norm_name, x), o->E, o->E, o->bias);
+
+	for (int64_t i = 0; y && i < o->B * o->T * o->E; i++)
+		y[i] *= 0.5 * (1 + tanh(sqrt(2 / M_PI) * (y[i] + 0.044715 * y[i] * y[i] * y[i])));
+	return y;
+}
+
+/* Every place of a row from its last token. */
+static double *decode_rows(struct oracle *o, const double *x)
+{
+	const int64_t T = o->T, E = o->E, half = (E + 1) / 2;
+	double *y = oracle_array(o, o->B * T * E);
+
+	for (int64_t i = 0; x && y && i < o->B * T * E; i++) {
+		const int64_t b = i / (T * E), t = i / E % T, c = i % E;
+		const double angle = (double)t / pow(10000, (double)(c % half) / (double)half);
+
+		y[i] = x[(b * T + T - 1) * E + c] + (c < half ? sin(angle) : cos(angle));
+	}
+	y = decoder_layer(o, "decoder.ln_1", "decoder.fc_1", x ? y : NULL);
+	y = decoder_layer(o, "decoder.ln_2", "decoder.fc_2", y);
+	return block_norm(o, "decoder.ln_3", y);
+}
+
 void oracle_decode(struct oracle *o)
 {
 	const bool tied = config_bool(o->config, "MODEL_TIE_HEAD");
@@ -333,6 +362,8 @@ void oracle_decode(struct oracle *o)
 
 	o->layer = -1;
 	x = layers(o);
+	if (oracle_switch(o, "MODEL_DECODER"))
+		x = decode_rows(o, x);
 	w = oracle_weights(o, tied ? "wte.weight" : "lm_head.weight", o->V * o->E);
 	o->logits = oracle_array(o, o->B * o->T * o->V);
 	o->nll = oracle_array(o, o->B * o->T);

@@ -110,7 +110,7 @@ static double loss_of(const struct oracle *o, const char *name)
 static void check_outputs(struct vector_case *k, const char *path)
 {
 	const struct oracle *o = k->oracle;
-	const double aux = loss_of(o, "aux_z") + loss_of(o, "aux_c");
+	const double aux = loss_of(o, "aux_z") + loss_of(o, "aux_c") + loss_of(o, "aux_l");
 	const struct oracle_loss mine[] = { { "main", loss_of(o, "main") },
 					    { "aux", aux },
 					    { "z", loss_of(o, "logits_z") } };

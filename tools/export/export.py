@@ -40,6 +40,9 @@ def refuse_unknown(told):
         if name not in known[kind]:
             raise Unknown(f"{symbol}={'y' if kind == 'mechanisms' else name}: the exported code does "
                           f"not compute it; add it to {REFERENCE.relative_to(HERE.parents[1])} first")
+    if c.get("decoder"):
+        raise Unknown("CONFIG_MODEL_DECODER=y: the model rebuilds rows and generates no text; nothing in transformers "
+                      "calls it so")
 
 
 def is_plain(c):

@@ -106,6 +106,7 @@ class UnknownVariant(unittest.TestCase):
         self.assertEqual(self.refusal(pos="steps"), "export: CONFIG_POS=steps" + end)
         self.assertEqual(self.refusal(mechanisms=["RA_MLA_MLP_ATTN_GATE", "MY_MEMORY"]),
                          "export: CONFIG_MY_MEMORY=y" + end)
+        self.assertIn("CONFIG_MODEL_DECODER=y: the model rebuilds rows", self.refusal(decoder=True))
 
 
 class Export(unittest.TestCase):

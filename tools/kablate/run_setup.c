@@ -240,8 +240,16 @@ struct model_task run_setup_task(const struct run_setup *setup)
 static enum status read_model(struct run_setup *setup, struct error *err)
 {
 	const struct model_task task = run_setup_task(setup);
+	const struct task *data = setup->source.task;
 
-	return model_read(&setup->model, setup->config, &task, err);
+	if (model_read(&setup->model, setup->config, &task, err) != OK)
+		return FAIL;
+	if (data && data->reconstructs && !setup->model->decoder)
+		return fail(err,
+			    "TASK=%s reconstructs its rows: let MODEL_DECODER be y for it in "
+			    "models/Kconfig",
+			    data->name);
+	return OK;
 }
 
 /* With STORE_ACTIVATIONS of a GPU.  Records from before it was a setting lack it. */
@@ -350,9 +358,35 @@ enum status run_setup_name_parameters(const struct run_setup *setup, struct para
 	return status;
 }
 
+/* What a generator writes without its digits is a class: DOC, name, value, w, ... */
+struct classes {
+	char name[32][SOURCE_TOKEN_TEXT];
+	int64_t n;
+};
+
+/* More kinds than there is room for share the last class. */
+static int32_t class_of(const struct source *s, int32_t token, struct classes *known)
+{
+	char text[SOURCE_TOKEN_TEXT];
+	int64_t i;
+
+	source_spell(s, token, text);
+	text[strcspn(text, "0123456789")] = '\0';
+	for (i = 0; i < known->n; i++)
+		if (strcmp(known->name[i], text) == 0)
+			return (int32_t)i;
+	if (known->n == (int64_t)(sizeof(known->name) / sizeof(known->name[0])))
+		return (int32_t)known->n - 1;
+	snprintf(known->name[known->n], sizeof(known->name[0]), "%s", text);
+	return (int32_t)known->n++;
+}
+
 static enum status make_measurer(struct run_setup *setup, struct error *err)
 {
 	const int64_t T = setup->source.length;
+	const bool generated = setup->source.task->generate != NULL;
+	struct classes known = { .n = 0 };
+	struct measure_sample sample;
 	const int64_t rows = setup->source.valid_rows < SAMPLE_ROWS
 				     ? (int64_t)setup->source.valid_rows
 				     : SAMPLE_ROWS;
@@ -367,8 +401,17 @@ static enum status make_measurer(struct run_setup *setup, struct error *err)
 
 		source_valid(&setup->source, (uint64_t)row, &out);
 	}
+	/* The targets are not needed: their place takes the classes. */
+	for (int64_t i = 0; i < rows * T && generated; i++)
+		tokens[rows * T + i] = class_of(&setup->source, tokens[i], &known);
+	sample = (struct measure_sample){
+		.rows = rows,
+		.tokens = tokens,
+		.classes = generated ? tokens + rows * T : NULL,
+		.n_classes = known.n,
+	};
 	status = measurer_create(&setup->measurer, setup->model, setup->params, &setup->backend,
-				 rows, tokens, err);
+				 &sample, err);
 	free(tokens);
 	return status;
 }

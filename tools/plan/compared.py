@@ -8,7 +8,7 @@ no part names follow if steps differ in them: "MODEL_HEADS 2, 8 or 16".
 
 # Values of choices by the names that papers use; any other value stands for itself.
 NAMES = {"mla": "MLA", "w2": "W2", "w2cov": "W2 with covariances", "gla": "GLA", "delta": "gated delta rule", "deepseek": "DeepSeek's MLA", "layer": "LayerNorm", "rms": "RMSNorm", "gelu": "GELU",
-         "swiglu": "SwiGLU", "ws": "WsFFN", "adamw": "AdamW", "adamwspam": "AdamWSPAM", "sgd": "SGD",
+         "swiglu": "SwiGLU", "ws": "WsFFN", "soft_moe": "Soft MoE", "adamw": "AdamW", "adamwspam": "AdamWSPAM", "sgd": "SGD",
          "muon": "Muon"}
 POSITIONS = {"learned": "learned positions", "alibi": "ALiBi", "t5": "T5's biases", "none": "no positions"}
 # Switches by name, with the values that switch them off; None: the symbol is inactive.

@@ -67,6 +67,10 @@ VECTORS = {
     "dot-out-gate-head": "out_gate=head",
     "dot-out-gate-channel": "out_gate=channel",
     "dot-ffn-odd": "ffn_mult=1.4",
+    # all places from the last token
+    "decoder": "decoder=y",
+    "decoder-rms": "decoder=y attn=mla pos=rope norm=rms bias=n tie=n",
+    "decoder-post-odd": "decoder=y norm_place=post attn_gate=y heads=1 embd=7 ffn_mult=2",
     # feed-forward
     "swiglu": "ffn=swiglu",
     "swiglu-bias": "ffn=swiglu bias=y norm=layer",
@@ -77,9 +81,16 @@ VECTORS = {
     "ws-one-head": WS + " ws_heads=1",
     "ws-four-heads": WS + " ws_heads=4",
     "ws-tau": WS + " ws_tau=0.5",
+    "ws-halves": WS + " ws_positives=halves",
+    "ws-logits": WS + " ws_lambda_logits=0.1",
+    "ws-logits-halves-untied": WS + " ws_lambda_logits=0.1 ws_positives=halves ws_heads=1 tie=n length=6",
     "ws-logits-z": WS + " lambda_logits_z=0.001",
     "ws-mla": WS + " attn=mla",
     "ws-w2": WS + " attn=w2 pos=rope",
+    "soft-moe": "ffn=soft_moe",
+    "soft-moe-prefix": "ffn=soft_moe moe_prefix=y moe_experts=2",
+    "soft-moe-benchmark": "ffn=soft_moe moe_prefix=y norm=rms pos=rope bias=n tie=n",
+    "gate-soft-moe": "ffn=soft_moe moe_experts=2 attn_gate=y cross_token=y",
     # latent attention
     "mla": MLA,
     "mla-shared-q": MLA + " per_head_q_latent=n",

@@ -27,6 +27,7 @@ ALPHABET = {
     "fuzzy": r"[kv]\d+",
     "memorization": r"\?|[kv]\d+",
     "selective": r"_|>|\d+",
+    "compression": r">|\d+",
 }
 
 

@@ -37,7 +37,7 @@ static double correlation(const struct moments *m)
 }
 
 struct sums {
-	double entropy, kept, mass, margin;
+	double entropy, kept, kept_squares, mass, margin;
 };
 
 struct buffers {
@@ -117,6 +117,12 @@ static void note_margin(struct sums *sums, real from, real to)
 		sums->margin = margin;
 }
 
+static void note_kept(struct sums *sums, int64_t kept)
+{
+	sums->kept += (double)kept;
+	sums->kept_squares += (double)kept * (double)kept;
+}
+
 /* The k + 1 largest entries show how far apart the last kept and the first dropped one are. */
 static void probe_topk(const struct buffers *f, const real *row, int64_t n, int64_t k)
 {
@@ -128,19 +134,21 @@ static void probe_topk(const struct buffers *f, const real *row, int64_t n, int6
 		note_margin(f->sums, f->weight[k], f->weight[k - 1]);
 	}
 	f->sums->mass += mass;
-	f->sums->kept += (double)(n < k ? n : k);
+	note_kept(f->sums, n < k ? n : k);
 }
 
 static void probe_threshold(const struct route_attr *a, const struct buffers *f, real *row,
 			    int64_t n)
 {
 	const real least = route_least(a, row, n);
+	int64_t kept = 0;
 
 	for (int64_t j = 0; j < n; j++) {
-		f->sums->kept += row[j] >= least;
+		kept += row[j] >= least;
 		if (least > 0)
 			note_margin(f->sums, row[j], least);
 	}
+	note_kept(f->sums, kept);
 	f->sums->mass += (double)route_threshold(row, n, least);
 }
 
@@ -235,9 +243,12 @@ static void join_threads(const struct call *c, const struct scores *s, int64_t s
 
 		result[PROBE_ENTROPY] += sums->entropy / (queries * H);
 		result[PROBE_KEPT] += sums->kept / queries;
+		result[PROBE_SPREAD] += sums->kept_squares / queries;
 		result[PROBE_MASS] += sums->mass / queries;
 		result[PROBE_MARGIN] = fmin(result[PROBE_MARGIN], sums->margin);
 	}
+	result[PROBE_SPREAD] =
+		sqrt(fmax(0, result[PROBE_SPREAD] - result[PROBE_KEPT] * result[PROBE_KEPT]));
 	for (int i = 0; i < PROBE_METRICS; i++)
 		out[i] = (real)result[i];
 }

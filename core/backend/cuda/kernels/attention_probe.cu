@@ -230,7 +230,7 @@ template <typename P> static void combine(const struct call *c, const buffers<P>
 	});
 	each_row(c, 1, [=] __device__(int64_t) {
 		const int64_t queries = s.B * s.T;
-		double entropy = 0, reciprocity = 0, kept = 0, mass = 0, margin = 1;
+		double entropy = 0, reciprocity = 0, kept = 0, squares = 0, mass = 0, margin = 1;
 
 		for (int64_t i = threadIdx.x; i < queries * s.H; i += BLOCK)
 			entropy += f.entropy[i];
@@ -238,18 +238,21 @@ template <typename P> static void combine(const struct call *c, const buffers<P>
 			reciprocity += f.correlation[h];
 		for (int64_t i = threadIdx.x; routes && i < queries; i += BLOCK) {
 			kept += f.routed[i].kept;
+			squares += f.routed[i].kept * f.routed[i].kept;
 			mass += f.routed[i].mass;
 			margin = fmin(margin, f.routed[i].margin);
 		}
 		entropy = block_sum(entropy);
 		reciprocity = block_sum(reciprocity);
-		kept = block_sum(kept);
+		kept = block_sum(kept) / (double)queries;
+		squares = block_sum(squares) / (double)queries;
 		mass = block_sum(mass);
 		margin = -block_max(-margin);
 		if (threadIdx.x == 0) {
 			out[PROBE_ENTROPY] = (real)(entropy / (double)(queries * s.H));
 			out[PROBE_RECIPROCITY] = (real)(reciprocity / (double)s.H);
-			out[PROBE_KEPT] = (real)(kept / (double)queries);
+			out[PROBE_KEPT] = (real)kept;
+			out[PROBE_SPREAD] = (real)sqrt(fmax(0.0, squares - kept * kept));
 			out[PROBE_MASS] = (real)(mass / (double)queries);
 			out[PROBE_MARGIN] = (real)margin;
 		}
