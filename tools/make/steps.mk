@@ -219,11 +219,13 @@ runs-that-fit:
 # stop the rest.  With SLURM=1 the runs are submitted instead (tools/make/slurm.mk).
 and_then = || $(if $(call given,k),status=$$?,exit $$?);
 tune_and_run = $(if $(SLURM),$(tune_and_submit),$(if $(minutes),$(tune_and_run_in_time),$(tune_and_run_here)))
-# Rates are chosen when all of their runs have ended; else the next make goes on.
-tune_and_run_in_time = status=0; $(again) -j1 plan-examined && $(if $1,$(again) $(side_by_side) \
-	runs-tuning-in-time $(and_then) if $(budget) --kind tuning 2>&1 | grep -q 'all runs have ended'; then \
+# Rates are chosen when all of their runs have ended; else the next make goes on.  While the list of a rate grows, no
+# run begins: the other steps would run ahead of its step.
+tune_and_run_in_time = status=0; $(again) -j1 plan-examined && $(if $1,while $(again) $(side_by_side) \
+	runs-tuning-in-time $(and_then) $(budget) --kind tuning 2>&1 | grep -q 'all runs have ended'; do \
 	$(again) $(side_by_side) $(1:%=runs-rate-%) $(and_then) $(again) built $(and_then) \
-	$(again) $(side_by_side) runs-run-in-time $(and_then) fi; exit $$status,$(again) $(side_by_side) runs-run-in-time)
+	if test $$status = 0 && find $(1:%=$(plan)/%/rate) -empty | grep -q .; then continue; fi; \
+	$(again) $(side_by_side) runs-run-in-time $(and_then) break; done; exit $$status,$(again) $(side_by_side) runs-run-in-time)
 # A rate stays empty while its list grows: then the plan has more runs that choose it.
 tune_and_run_here = status=0; $(if $1,while $(again) $(side_by_side) $(1:%=runs-rate-%) $(and_then) \
 	$(again) built $(and_then) test $$status = 0 && find $(1:%=$(plan)/%/rate) -empty | grep -q .; do :; done; \
