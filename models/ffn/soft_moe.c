@@ -40,7 +40,7 @@ static struct tensor *route(struct block *b, struct tensor *x, int64_t experts)
 	struct tensor *cosine = op_linear(b->g, "cosine", block_unit(b, "token", x, -1),
 					  block_unit(b, "slot", phi, 0), NULL);
 
-	return op_scale(b->g, "route", cosine, 1, block_vector(b, "router_scale", 1, 1));
+	return op_multiply(b->g, "route", cosine, block_vector(b, "router_scale", 1, 1));
 }
 
 /* Of the tokens up to each: [B,T,n,E] */

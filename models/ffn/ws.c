@@ -127,7 +127,7 @@ static struct tensor *contrast_of_halves(struct block *b, const struct ws_option
 
 	if (!u || !v)
 		return NULL;
-	u = graph_reshape(b->g, op_scale(b->g, "first_scaled", u, 1 / o->tau, NULL), 3,
+	u = graph_reshape(b->g, op_scale(b->g, "first_scaled", u, 1 / o->tau), 3,
 			  SHAPE(1, n, tensor_dim(u, -1)));
 	own = block_distance_table(b, "own", I32, 1, n, number);
 	weights = block_distance_table(b, "mean", b->g->type, 1, 2, mean_and_nothing);
