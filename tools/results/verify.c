@@ -539,9 +539,12 @@ static enum status verify_report(struct collect *c, struct database *d, const ch
 	(void)d, (void)err;
 	snprintf(copy, sizeof(copy), "%s", path);
 	directory = dirname(copy);
-	if (json && !cJSON_IsObject(files))
-		note(v, &v->unchecked, directory,
-		     "an earlier program wrote this report, without hashes");
+	if (!cJSON_IsObject(files)) {
+		files = NULL; /* the elements of a list have no names */
+		if (json)
+			note(v, &v->unchecked, directory,
+			     "an earlier program wrote this report, without hashes");
+	}
 	cJSON_ArrayForEach (item, files)
 		check_report_file(v, directory, item);
 	cJSON_Delete(json);

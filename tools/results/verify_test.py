@@ -214,6 +214,8 @@ class Verify(Case):
         self.tree.make("report")
         report.unlink()
         self.verify(f"cannot open {report}: No such file")
+        report.with_name("said.json").write_text('{"files": ["a list"]}')
+        self.assertIn("without hashes", self.verify())
 
     def test_runs_of_an_earlier_program(self):
         """They are read, compared as far as that is possible, and marked."""
