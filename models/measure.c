@@ -241,21 +241,21 @@ static void tell_output(const struct measurer *s, const struct graph_output *o,
 /* How much the layers differ in the mean number of entries that they keep. */
 static void tell_layers(const struct measurer *s, const struct sink *sink)
 {
-	double n = 0, sum = 0, squares = 0;
+	double n = 0, mean_kept = 0, squares = 0;
 
 	for (int i = 0; i < s->probe.g->n_outputs; i++) {
 		const struct graph_output *o = &s->probe.g->outputs[i];
+		double difference;
 
 		if (strcmp(o->plain_name, "probe") != 0)
 			continue;
 		program_read(s->probe.p, o->tensor, s->buffer);
-		n++;
-		sum += s->buffer[PROBE_KEPT];
-		squares += s->buffer[PROBE_KEPT] * s->buffer[PROBE_KEPT];
+		difference = s->buffer[PROBE_KEPT] - mean_kept;
+		mean_kept += difference / ++n;
+		squares += difference * (s->buffer[PROBE_KEPT] - mean_kept);
 	}
 	if (s->routing && n > 1)
-		sink->value(sink->context, METRIC_ROUTING_LAYERS,
-			    sqrt(fmax(0, squares / n - sum / n * (sum / n))));
+		sink->value(sink->context, METRIC_ROUTING_LAYERS, sqrt(squares / n));
 }
 
 double share_outside_blocks(const double *w, int64_t n, int64_t blocks)
