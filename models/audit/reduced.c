@@ -1,6 +1,7 @@
 #include "models/audit/reduced.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define MOST_CHANNELS 64 /* of a head */
 #define SHARE 4		 /* windows and choices that act cover 1 / SHARE of the tokens */
@@ -71,7 +72,8 @@ static enum status reduce_heads(struct config *c, const struct model *m, struct 
 	const struct heads fewest = fewest_heads(m->heads, given ? given : m->heads);
 	const int64_t heads = fewest.keys * fewest.to_a_key;
 	const int64_t width = heads * least(m->head_dim, MOST_CHANNELS);
-	const int64_t blocks = number(c, "WS_HEADS", 1) * number(c, "MOE_EXPERTS", 1);
+	const bool mixes = strcmp(m->ffn->name, "soft_moe") == 0;
+	const int64_t blocks = number(c, mixes ? "MOE_EXPERTS" : "WS_HEADS", 1);
 	const int64_t hidden = m->hidden * width / m->embd, whole = hidden / blocks * blocks;
 
 	if (set(c, "MODEL_HEADS", heads, err) != OK || set(c, "MODEL_EMBD", width, err) != OK ||

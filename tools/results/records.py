@@ -202,7 +202,8 @@ def connect(path):
         db.path, db.row_factory = path, sqlite3.Row
         db.text_factory = bytes.decode      # says which byte is wrong
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        nowhere = db.execute("PRAGMA foreign_key_check(runs)").fetchone()     # no list would show these runs
+        # No list would show these runs.
+        nowhere = version in SCHEMA and db.execute("PRAGMA foreign_key_check(runs)").fetchone()
     except sqlite3.Error as error:
         raise Problem(f"{path}: {error}; {ADVICE}") from error
     if nowhere:
