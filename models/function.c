@@ -20,6 +20,7 @@ static const char *const ignored[] = {
 	"MERGE_LINEARS",
 	"LOSS_LOGITS_Z",
 	"RECIP_DETACH",
+	"CROSS_GRADIENT",
 	/* auxiliary losses; the shapes of their matrices determine them */
 	"WS_AUX",
 	"WS_HEADS",

@@ -106,6 +106,7 @@ static void test_what_is_ignored_does_not_act(void **state)
 		{ "all", "MERGE_LINEARS", "y" },
 		{ "dot", "LOSS_LOGITS_Z", "0.1" },
 		{ "recip", "RECIP_DETACH", "y" },
+		{ "cross", "CROSS_GRADIENT", "y" },
 		{ "ws", "WS_LAMBDA_Z", "0.7" },
 		{ "ws", "WS_LAMBDA_C", "0.7" },
 		{ "ws", "WS_TAU", "0.7" },

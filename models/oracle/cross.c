@@ -1,8 +1,9 @@
 /*
  * cross, mechanism 2: h += alpha (R h) Wc, or h += alpha (R (h Wd)) Wc through r channels.
- * R is the mean (or maximum) over heads of the softmax, sparse per row, without gradient:
+ * R is the mean (or maximum) over heads of the softmax, sparse per row:
  * topk keeps the k largest (ties: smaller key), rms those >= tau rms of the row, none all.
- * Normalised: divided by max(row sum, 1e-8).
+ * Normalised: divided by max(row sum, 1e-8).  It has no gradient; with CROSS_GRADIENT only the
+ * choice has none.
  */
 #include "models/oracle/oracle.h"
 
@@ -76,22 +77,23 @@ static void normalise(double *row, int64_t n)
 		row[j] /= fmax(sum, 1e-8);
 }
 
-/* R [B,T,T] */
-static double *routing(struct oracle *o)
+/* The entries that are kept, [B,T,T] */
+static double *sparse_entries(struct oracle *o, const double *all)
 {
 	const bool topk = oracle_is(o, "RA_MLA_MLP_SPARSE_MODE", "topk");
 	const bool rms = oracle_is(o, "RA_MLA_MLP_SPARSE_MODE", "rms");
-	const int64_t T = o->T, asked = config_int(o->config, "RA_MLA_MLP_SPARSE_K");
-	const int64_t k = asked < T ? asked : T;
+	const int64_t T = o->T, wanted = config_int(o->config, "RA_MLA_MLP_SPARSE_K");
+	const int64_t k = wanted < T ? wanted : T;
 	const double tau = config_real(o->config, "RA_MLA_MLP_SPARSE_RMS_THRESHOLD");
 	const int32_t *chosen = o->routes && o->routed == k ? o->routes[o->layer] : NULL;
-	double *all = pooled_heads(o), *sparse = oracle_array(o, o->B * T * T);
+	double *sparse = oracle_array(o, o->B * T * T);
 
 	if (o->routes && !chosen)
 		o->route_gap = INFINITY; /* another k, or none in this layer */
 	for (int64_t r = 0; sparse && r < o->B * T; r++) {
 		const int64_t n = r % T + 1;
-		double *row = all + r * T, *out = sparse + r * T;
+		const double *row = all + r * T;
+		double *out = sparse + r * T;
 
 		if (topk && chosen)
 			o->route_gap =
@@ -100,10 +102,39 @@ static double *routing(struct oracle *o)
 			keep_largest(row, n, k, out);
 		else
 			keep_large(row, n, rms ? tau : 0, out);
-		if (config_bool(o->config, "RA_MLA_MLP_SPARSE_NORMALIZE"))
-			normalise(out, n);
 	}
-	return oracle_constant(o, sparse, o->B * T * T);
+	return sparse;
+}
+
+/* Entries that a change of the weights leaves out, or lets in, stay as they were chosen. */
+static void freeze_choice(struct oracle *o, const double *all, double *sparse)
+{
+	const int64_t n = o->B * o->T * o->T;
+	double *kept = oracle_array(o, n);
+
+	for (int64_t i = 0; kept && i < n; i++)
+		kept[i] = sparse[i] > 0;
+	kept = oracle_constant(o, kept, n);
+	for (int64_t i = 0; kept && i < n; i++)
+		sparse[i] = kept[i] * all[i];
+}
+
+/* R [B,T,T] */
+static double *routing(struct oracle *o)
+{
+	const bool gradient =
+		config_raw(o->config, "CROSS_GRADIENT") && config_bool(o->config, "CROSS_GRADIENT");
+	const double *all = pooled_heads(o);
+	double *sparse = all ? sparse_entries(o, all) : NULL;
+
+	if (!sparse)
+		return NULL;
+	if (gradient)
+		freeze_choice(o, all, sparse);
+	for (int64_t r = 0; r < o->B * o->T; r++)
+		if (config_bool(o->config, "RA_MLA_MLP_SPARSE_NORMALIZE"))
+			normalise(sparse + r * o->T, o->T);
+	return gradient ? sparse : oracle_constant(o, sparse, o->B * o->T * o->T);
 }
 
 static void hidden(struct oracle *o, double *h, struct oracle_message *out)
