@@ -17,7 +17,7 @@ import statistics
 from dataclasses import dataclass, field
 
 from tools.plan import compared, config_difference, plan_words, tuning
-from tools.report import decoding, factorial, judging, same_data, stats, trends
+from tools.report import decoding, factorial, judging, kept_tokens, same_data, specialisation, stats, trends
 from tools.results import metric_names, notes, records
 
 LOSS, ACCURACY = records.LOSS, metric_names.VALIDATION_ACCURACY
@@ -252,6 +252,8 @@ NUMBERS = {
     metric_names.DECODE_TOKEN_BYTES: last_of(metric_names.DECODE_TOKEN_BYTES),
     metric_names.SPARSITY: last_of(metric_names.SPARSITY),
     metric_names.COMPRESSED_BYTES: last_of(metric_names.COMPRESSED_BYTES),
+    **kept_tokens.NUMBERS,
+    **specialisation.NUMBERS,
 }
 
 

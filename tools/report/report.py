@@ -27,8 +27,8 @@ import re
 import sys
 
 from tools.plan import config_difference, declaration, estimate, kconfig, tuning
-from tools.report import (ablation, about, decoding, forecast, judging, memo, page, plots, pruning, samples, sizes, spread,
-                          stats, values)
+from tools.report import (ablation, about, decoding, forecast, judging, kept_tokens, memo, page, plots, pruning,
+                          samples, sizes, specialisation, spread, stats, values)
 from tools.report.ablation import short_number
 from tools.report.judging import plural
 from tools.results import metric_names, notes, records, time_left
@@ -384,6 +384,7 @@ def sections(table):
         yield SPREAD, [spread.ABOUT], spread.grid(varied)
     if pruning.arms(table.rows):
         yield pruning.SECTION, [pruning.ABOUT], pruning.grid(table.rows, loss_cell, judged_cell)
+    yield from measured_sections(table)
     if table.trends:
         yield sizes.SECTION, list(sizes.lines(table.trends)), sizes.grid(table.trends, judged_cell, verdict_cell)
     if table.forecast:
@@ -412,6 +413,16 @@ def sections(table):
     yield NEXT, list(next_lines(table)), None
 
 
+def measured_sections(table):
+    """Of what some variants record about themselves."""
+    routed, with_heads = kept_tokens.routed(table.rows), specialisation.measured(table.rows)
+    if routed:
+        yield kept_tokens.SECTION, [kept_tokens.ABOUT], without_empty(*kept_tokens.grid(routed, mean_sd))
+    if with_heads:
+        yield specialisation.SECTION, [specialisation.ABOUT], \
+            without_empty(*specialisation.grid(with_heads, mean_sd, interval))
+
+
 def told_sections(table):
     return [section for section in sections(table) if section[1] or section[2]]
 
@@ -422,7 +433,8 @@ def is_text_column(name):
     return name in ("step", "verdict", "component", "claimed", "audits", "choice", "A", "B",
                     "verdict on B", "against", "it has", "effect", "kind", "run", "state",
                     "started", "revision", "experiment", "family", "question", "symbol", "text",
-                    "time", "now", "done", "progress", "runs", "tags", "note", "effect with size", "pruned by")
+                    "time", "now", "done", "progress", "runs", "tags", "note", "effect with size", "pruned by",
+                    specialisation.WORD)
 
 
 def aligned(headings, cells, indent="", stream=None):
@@ -552,7 +564,8 @@ def tex_grid(table, names):
 def as_tex(table, names=None):
     """To be \\input; needs nothing but the packages booktabs and graphicx."""
     headings, cells = tex_grid(table, names)
-    below = (CONTROLS, EFFECTS, SPREAD, pruning.SECTION, sizes.SECTION, forecast.SECTION, BEYOND, DECODING)
+    below = (CONTROLS, EFFECTS, SPREAD, pruning.SECTION, kept_tokens.SECTION, specialisation.SECTION, sizes.SECTION,
+             forecast.SECTION, BEYOND, DECODING)
     beside = [section for section in told_sections(table) if section[0] in below]
     shown = str([headings, cells, *(extra for _, _, extra in beside)])
     lines = tex_table(headings, cells) + tex_notes(

@@ -24,7 +24,7 @@ import unittest.mock
 import urllib.parse
 
 from tools.plan import config_difference, plan_words
-from tools.report import ablation, judging, plots, pruning, report, stats
+from tools.report import ablation, judging, kept_tokens, plots, pruning, report, specialisation, stats
 from tools.report.made_up import STUDY, Case, Runs
 from tools.results import notes, records
 from tools.testing import tap
@@ -772,6 +772,116 @@ class Pruned(Case):
         self.runs.study()
         _, text, _ = self.report()
         self.assertNotIn(pruning.SECTION, text)
+
+
+class Routed(Case):
+    """Two layers keep 4 and 8 entries, and more with each seed and evaluation."""
+
+    def add(self, step, seed, **more):
+        def kept(base):
+            return lambda i: base + seed + i / 100
+        self.runs.add("e", step, seed, 3.0, baseline="0-rms", curves={
+            "routing/kept/h.0": kept(4), "routing/kept/h.1": kept(8), **{
+                name: lambda i, value=value: value + 0.5 * seed for name, value in more.items()}})
+
+    def spread(self, step):
+        for seed in (1, 2, 3):
+            self.add(step, seed, **{"routing/spread/h.0": 1.0, "routing/spread/h.1": 3.0, "routing/layers": 2.0})
+
+    def test_section(self):
+        """Computed here again: a mean kept of 6 + seed + i / 100 in evaluations 10, 20 .. 100."""
+        self.spread("0-rms")
+        self.runs.add("e", "1-dot", 1, 3.0, baseline="0-rms")
+        _, text, table = self.report("e")
+        heading, line, after = text[text.index(kept_tokens.SECTION):].split("step", 1)[1].splitlines()[:3]
+        self.assertRegex(heading, "kept per row +over tokens .* +over layers .* +over time .* +over seeds")
+        over_time = statistics.pstdev(i / 100 for i in range(10, 101, 10))
+        self.assertEqual(re.split("  +", line.strip()), [
+            "0-rms", "9.00", "3.00 ± 0.50 (3)", "3.00 ± 0.50 (3)", f"{over_time:.2f} ± 0.00 (3)", "1.00 (3)"])
+        self.assertNotIn("1-dot", after)
+        for name, value in (("routing/kept", 9), ("routing/spread", 3), ("routing/layers", 3),
+                            ("kept_over_time", over_time)):
+            self.assertAlmostEqual(table["rows"][0]["numbers"][name]["mean"], value)
+            self.assertIsNone(table["rows"][1]["numbers"][name])
+        first, second = csv.DictReader(io.StringIO(self.read("csv", "e")))
+        self.assertEqual((float(first["routing/kept"]), second["routing/kept"]), (9, ""))
+
+    def test_every_format_has_it(self):
+        self.spread("0-rms")
+        self.report("e")
+        for ending in ("md", "html", "tex"):
+            self.assertIn(kept_tokens.SECTION, self.read(ending, "e"))
+        self.assertIn("over layers, of their means", self.markdown("e"))
+
+    def test_runs_of_an_older_program_have_no_spread_over_tokens(self):
+        """One seed, too, has no spread over seeds."""
+        self.add("0-rms", 1)
+        _, text, _ = self.report("e")
+        heading = text[text.index(kept_tokens.SECTION):].split("\n  step", 1)[1].splitlines()[0]
+        self.assertEqual(re.split("  +", heading.strip()), ["kept per row", "over time ± sd (seeds)"])
+
+    def test_the_evaluation_before_training_counts(self):
+        self.runs.add("e", "0-rms", 1, 3.0, baseline="0-rms", values={"routing/kept/h.0": 16.0},
+                      curves={"routing/kept/h.0": lambda i: 5.0})
+        found = self.report("e")[2]["rows"][0]["numbers"]["kept_over_time"]["mean"]
+        self.assertAlmostEqual(found, statistics.pstdev([16, *[5] * 10]))
+
+    def test_repetitions_have_no_line(self):
+        self.spread("0-rms")
+        self.runs.add("e", "1-rms-again", 1, 3.0, baseline="0-rms", repeat=1, curves=("routing/kept/h.0",))
+        _, text, _ = self.report("e")
+        section = text[text.index(kept_tokens.SECTION):].split(report.REMARKS, 1)[0]
+        self.assertNotIn("1-rms-again", section)
+
+
+class Specialised(Case):
+    def add(self, step, informations, shuffled=0.02):
+        """By seed; of two layers, one has half as much."""
+        for seed, information in enumerate(informations, 1):
+            self.runs.add("e", step, seed, 3.0, baseline="0-ws", curves={
+                name: lambda i, value=value: value * i / 100 for name, value in (
+                    ("heads/information/h.0", information), ("heads/information/h.1", information / 2),
+                    ("heads/shuffled/h.0", shuffled), ("heads/shuffled/h.1", shuffled))})
+
+    def lines(self):
+        _, text, table = self.report("e")
+        section = text[text.index(specialisation.SECTION):text.index(f"\n{report.REMARKS}")]
+        section = section.split("\n  step", 1)[1].splitlines()
+        return section[0], {line.split()[0]: line for line in section[1:] if re.match("  [0-9]-", line)}, table
+
+    def test_section(self):
+        """Its interval is that of Student, computed here again; what varies as much is not shown to exceed chance."""
+        self.add("0-ws", (0.4, 0.5, 0.6))
+        self.add("1-ws", (0.0, 0.04, 0.08))
+        self.add("2-ws", (0.01, 0.011, 0.012), shuffled=0.05)
+        heading, lines, table = self.lines()
+        self.assertRegex(heading, r"information ± sd \(seeds\) +control .* +Δ nats \[95%\] +above the control")
+        half = 4.302653 * 0.075 / math.sqrt(3)
+        self.assertEqual(re.split("  +", lines["0-ws"].strip()), [
+            "0-ws", "0.3750 ± 0.0750 (3)", "0.0200 ± 0.0000 (3)",
+            f"+0.3550 [{0.355 - half:+.4f}, {0.355 + half:+.4f}]", "yes"])
+        for step, word in (("0-ws", "yes"), ("1-ws", "not shown"), ("2-ws", "below it")):
+            self.assertTrue(lines[step].endswith("  " + word), lines[step])
+        self.assertAlmostEqual(table["rows"][0]["numbers"]["information_above_shuffled"]["mean"], 0.355)
+
+    def test_every_format_has_it(self):
+        self.add("0-ws", (0.4, 0.5))
+        self.report("e")
+        for ending in ("md", "html", "tex"):
+            self.assertIn(specialisation.SECTION, self.read(ending, "e"))
+
+    def test_one_seed_has_no_interval(self):
+        self.add("0-ws", (0.4,))
+        heading, lines, _ = self.lines()
+        self.assertNotIn("above the control", heading)
+        self.assertTrue(lines["0-ws"].endswith("+0.2800"), lines["0-ws"])
+
+    def test_without_the_metrics(self):
+        self.runs.study()
+        _, text, _ = self.report()
+        for section in (specialisation.SECTION, kept_tokens.SECTION):
+            self.assertNotIn(section, text)
+            self.assertNotIn(section, self.read("html"))
 
 
 class Chosen(Case):

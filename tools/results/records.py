@@ -94,6 +94,15 @@ class Run:
         values = [v for i, v in points if i > points[-1][0] - iterations]
         return sum(values) / len(values) if values else None
 
+    def parts(self, name):
+        """The names below it, such as those of layers."""
+        return [part for part in self.series if part.startswith(name + "/")]
+
+    def last_mean(self, name):
+        """The mean over the parts of a name."""
+        values = [self.last(part) for part in self.parts(name)]
+        return sum(values) / len(values) if values else None
+
     def best(self, name):
         return min((v for _, v in self.series.get(name, []) if math.isfinite(v)), default=None)
 
