@@ -142,7 +142,7 @@ class Bench:
                                  os.environ | {"TORCHINDUCTOR_CACHE_DIR": os.path.abspath(f"{directory}/cache")})
 
     def whole(self, row):
-        result, forms = Result(row.name, "float32", row.asked["float32"]), self.cpu_forms()
+        result, forms = Result(row.name, "float32", row.goal["float32"]), self.cpu_forms()
         config = self.configure(row.name, row.start, row.fragments, row.set)
         full = os.path.join(os.path.dirname(config), "full")
         kconfig.write_text(full, self.tree.config_text())

@@ -30,7 +30,7 @@ class Comparison:
     def __init__(self, bench, row, precision, about=None):
         self.bench, self.name = bench, f"{row.name} ({precision})"
         self.limit, self.on_gpu, self.started = bench.limit, bench.backend != "cpu", time.monotonic()
-        self.result = Result(row.name, precision, row.asked.get(precision), bench.backend, about=about or {})
+        self.result = Result(row.name, precision, row.goal.get(precision), bench.backend, about=about or {})
         symbols = row.set | bench_rows.ITERATIONS | {"PRECISION": precision}
         self.config = bench.configure(f"{row.name}-{precision}", row.start, row.fragments, symbols)
         self.directory = os.path.dirname(self.config)

@@ -40,7 +40,7 @@ class Subject:
     def __init__(self, runner, row, o, batch, context):
         self.runner, self.rounds, self.name = runner, o.rounds, f"{row.name}, batch {batch}, context {context}"
         self.found = {"row": row.name, "precision": o.precision, "batch": batch, "context": context,
-                      "asked": row.asked.get(batch)}
+                      "goal": row.goal.get(batch)}
         symbols = row.set | {"PRECISION": o.precision}
         self.config = runner.configure(f"decode-{row.name}-{batch}-{context}", row.start, row.fragments, symbols)
         full = os.path.join(os.path.dirname(self.config), "full")
@@ -109,11 +109,11 @@ def number(value, form):
 def cells(found):
     own, peer, limit = speed(found, "own"), speed(found, "peer"), found.get("limit")
     reached = own / limit if own and limit else None
-    asked = found.get("asked")
-    verdict = "" if not asked or reached is None else f" {'reached' if reached >= asked else 'missed'}"
+    goal = found.get("goal")
+    verdict = "" if not goal or reached is None else f" {'reached' if reached >= goal else 'missed'}"
     return (found["row"], found["precision"], str(found["batch"]), str(found["context"]), number(own, "{:.0f}"),
             number(peer, "{:.0f}"), number(own and peer and own / peer, "{:.2f}"), number(limit, "{:.0f}"),
-            number(reached, "{:.0%}"), number(asked, "{:.0%}") + verdict,
+            number(reached, "{:.0%}"), number(goal, "{:.0%}") + verdict,
             number(peer and limit and peer / limit, "{:.0%}"), found.get("peer", {}).get("form", ""))
 
 

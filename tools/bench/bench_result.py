@@ -19,7 +19,7 @@ BEST_FORM = {("124m-dot-16x1024", "bfloat16"): 450e3}
 class Result:
     row: str
     precision: str
-    asked: float = None
+    goal: float = None
     backend: str = "cpu"
     threads: int = 0
     tokens: int = 0
@@ -71,12 +71,12 @@ class Result:
         return peak - 16 * self.parameters if peak else None
 
     def reached(self):
-        return self.ratio()[0] >= self.asked if self.asked and self.ratio() else None
+        return self.ratio()[0] >= self.goal if self.goal and self.ratio() else None
 
     def forbidden(self):
         """Is the aim above the speed of large products?  (Products of our own may be faster.)"""
-        return bool(self.asked and self.backend == "cpu" and self.flops and self.bound()
-                    and self.bound()[0] < self.asked)
+        return bool(self.goal and self.backend == "cpu" and self.flops and self.bound()
+                    and self.bound()[0] < self.goal)
 
     def agrees(self, theirs):
         """Are these losses ours, up to rounding?  None: there is nothing to compare."""
@@ -117,11 +117,11 @@ def mebibytes(count):
     return "" if count is None else f"{count / MIB:.0f}"
 
 
-def asked_text(r):
-    if not r.asked:
+def goal_text(r):
+    if not r.goal:
         return ""
     missed = " missed, above the bound" if r.forbidden() else " missed"
-    return f"{r.asked:g}" + {None: "", True: " reached", False: missed}[r.reached()]
+    return f"{r.goal:g}" + {None: "", True: " reached", False: missed}[r.reached()]
 
 
 def rate(r, three):
@@ -136,7 +136,7 @@ def cpu_cells(r):
     return (r.row, r.precision, spread(scaled(r.ours(), 1e3), "{:.1f}"), rate(r, r.ours()),
             spread(scaled(r.of_ceiling(), 100), "{:.0f}%") if r.flops else "",
             spread(scaled(r.theirs(), 1e3), "{:.1f}"), r.form or "", spread(r.ratio(), "{:.2f}"),
-            spread(r.bound(), "{:.2f}") if r.flops else "", asked_text(r),
+            spread(r.bound(), "{:.2f}") if r.flops else "", goal_text(r),
             mebibytes(r.peak), mebibytes(r.their_peak), mebibytes(r.rest(r.peak)), mebibytes(r.rest(r.their_peak)),
             mebibytes(r.their_base))
 
@@ -146,7 +146,7 @@ def gpu_cells(r):
                (r.of_ceiling(), r.of_bandwidth(), r.of_ceiling("theirs"))]
     return (r.row, r.precision, spread(scaled(r.ours(), 1e3), "{:.3f}"), rate(r, r.ours()), *percent[:2],
             spread(scaled(r.theirs(), 1e3), "{:.3f}"), rate(r, r.theirs()), percent[2], r.form or "",
-            spread(r.ratio(), "{:.2f}"), asked_text(r), mebibytes(r.peak), mebibytes(r.their_peak),
+            spread(r.ratio(), "{:.2f}"), goal_text(r), mebibytes(r.peak), mebibytes(r.their_peak),
             mebibytes(r.whole), mebibytes(r.their_whole), last(r.losses), last(r.their_losses),
             r.about.get("date", ""))
 

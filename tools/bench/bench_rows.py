@@ -28,18 +28,18 @@ class Row:
     start: str              # defconfig, or nothing
     fragments: str
     set: dict               # symbols
-    asked: dict             # precision -> ratio, or None; the precisions in which it is measured
+    goal: dict              # precision -> ratio, or None; the precisions in which it is measured
     whole: bool = False     # a whole run instead of iterations
 
 
-def gpt2(variant, batch, length, asked, more=None, suffix=""):
+def gpt2(variant, batch, length, goal, more=None, suffix=""):
     start, fragments = VARIANTS[variant]
     return Row(f"124m-{variant}-{batch}x{length}{suffix}", start, "124m " + fragments,
-               GPT2 | {"TRAIN_BATCH": batch, "MODEL_BLOCK": length} | (more or {}), asked)
+               GPT2 | {"TRAIN_BATCH": batch, "MODEL_BLOCK": length} | (more or {}), goal)
 
 
-def laptop(variant, asked):
-    return Row(f"laptop-{variant}", "gpt2-ra-mla-full", VARIANTS[variant][1], {"OPTIMIZER": "adamw"}, asked)
+def laptop(variant, goal):
+    return Row(f"laptop-{variant}", "gpt2-ra-mla-full", VARIANTS[variant][1], {"OPTIMIZER": "adamw"}, goal)
 
 
 def both(float32=None, bfloat16=None):
@@ -53,19 +53,19 @@ def explicit(batch):
                {"float32": 1, "bfloat16": 1})
 
 
-def w2_benchmark(asked):
+def w2_benchmark(goal):
     """The shapes of the published benchmark of W2, and the length for which it claims 227 MB and 1.2 times the time."""
     for length in (128, 512):
         for name, fragments in (("dot", "dot"), ("dot-e96", "dot e96"), ("w2", "w2")):
             yield Row(f"w2-copy-{name}" + ("" if length == 128 else f"-{length}"), "w2-copy", fragments,
-                      {"MODEL_BLOCK": length}, asked)
+                      {"MODEL_BLOCK": length}, goal)
 
 
 def cpu_rows():
-    asked = {"dot": 1.25, "mla": 1.25, "step1": 1.25, "dot-swiglu": None}
+    goal = {"dot": 1.25, "mla": 1.25, "step1": 1.25, "dot-swiglu": None}
     for batch, length in ((1, 1024), (4, 256)):
         for variant in VARIANTS:
-            ratio = asked.get(variant, 1.3)
+            ratio = goal.get(variant, 1.3)
             yield gpt2(variant, batch, length, both(ratio, ratio and 2))
     yield explicit(1)
     yield Row("6x384-dot-8x256", "", "small dot",
@@ -120,7 +120,7 @@ def chosen(patterns, among):
 def precisions(row, pattern):
     """Those of the row that fit; one that is named counts even if the row has no aim for it."""
     named = [pattern] if pattern in PRECISIONS and not row.whole and "PRECISION" not in row.set else []
-    return [p for p in dict.fromkeys([*row.asked, *named]) if fnmatch.fnmatch(p, pattern)]
+    return [p for p in dict.fromkeys([*row.goal, *named]) if fnmatch.fnmatch(p, pattern)]
 
 
 # ---------------------------------------------------------------- configurations

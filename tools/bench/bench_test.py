@@ -46,8 +46,8 @@ class Rows(unittest.TestCase):
 
 
 class Numbers(unittest.TestCase):
-    def result(self, ours, theirs, asked, products=100.0):
-        return bench_result.Result("row", "float32", asked, tokens=10, parameters=1, flops=100.0, rounds=[
+    def result(self, ours, theirs, goal, products=100.0):
+        return bench_result.Result("row", "float32", goal, tokens=10, parameters=1, flops=100.0, rounds=[
             {"ours": o, "theirs": t, "products": products} for o, t in zip(ours, theirs)])
 
     def test_ratio_is_taken_within_rounds(self):
@@ -59,11 +59,11 @@ class Numbers(unittest.TestCase):
         r = self.result([1.1], [2], 2.5)    # the ceiling needs 1 s: no more than 2 can be had
         self.assertEqual(r.bound()[0], 2)
         self.assertFalse(r.reached())
-        self.assertEqual(bench_result.asked_text(r), "2.5 missed, above the bound")
-        r.asked = 1.9                       # can be had
-        self.assertEqual(bench_result.asked_text(r), "1.9 missed")
-        r.asked = 1.8
-        self.assertEqual(bench_result.asked_text(r), "1.8 reached")
+        self.assertEqual(bench_result.goal_text(r), "2.5 missed, above the bound")
+        r.goal = 1.9                        # can be had
+        self.assertEqual(bench_result.goal_text(r), "1.9 missed")
+        r.goal = 1.8
+        self.assertEqual(bench_result.goal_text(r), "1.8 reached")
 
     def test_percent_of_ceiling(self):
         self.assertEqual(self.result([2], [2], None).of_ceiling()[0], 0.5)
@@ -270,7 +270,7 @@ class DecodeRows(unittest.TestCase):
             "batch": 64, "torch": "2.0"}
 
     def found(self, own, peer):
-        found = {"row": "124m-dot", "precision": "bfloat16", "batch": 64, "context": 1024, "asked": 0.6}
+        found = {"row": "124m-dot", "precision": "bfloat16", "batch": 64, "context": 1024, "goal": 0.6}
         sides = {"own": own and bench_decode_rows.one_context(own), "peer": peer and bench_decode_rows.one_context(peer)}
         found |= {side: answer for side, answer in sides.items() if answer}
         return dict(zip(bench_decode_rows.HEAD,
