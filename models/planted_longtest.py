@@ -473,7 +473,7 @@ FAULTS = [
           ("update", "micro-batches add up to")),
     fault("one micro-batch again and again", "micro", PASSES,
           FEED, FEED.replace("at", "0 * at"),
-          ("update", "micro-batches add up to")),
+          ("training", "programs: those that train and evaluate")),
     fault("a warm-up that starts again after a resume", "gate", LOOP,
           RATE, "static int64_t begun;\n\n\t\tbegun = begun ? begun : t->iteration;\n\t\t" +
           RATE.replace("t->iteration", "t->iteration - begun + 1"), ("update", "the weight of element")),
@@ -486,7 +486,7 @@ FAULTS = [
           SAVED, "\tif (found)\n\t\toptimizer_set_scalars(t->optimizer, &(struct optim_scalars){ 0 });\n" + SAVED,
           ("update", "it had made")),
     fault("moments that never restart", "spam", UPDATES, "if (!f->restart)\n\t\treturn;",
-          "if (bytes)\n\t\treturn;", ("update", "the first moment")),
+          "if (f || bytes)\n\t\treturn;", ("update", "the first moment")),
     fault("pruned weights that are trained on", "prune", UPDATES, "pruned[part->second + k] != 0 ? 0 :",
           "pruned[part->second + k] > 1 ? 0 :", ("update", "it is pruned, and must be 0")),
     fault("pruning that is an update late", "prune", PRUNING, "t -= (t - o->first) % o->interval;",
@@ -513,9 +513,8 @@ FAULTS = [
           "e->forward.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)) * e->nll[i], e->hit[i]",
           ("update", "validation: a loss of")),
     fault("an evaluation of another model than the trained one", "gate", WIRING,
-          '\tio->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));',
-          '\tif (B == 4 && !g->training)    /* audits score two rows */\n\t\tx = op_scale(g, "more", x, 1.01);\n'
-          '\tio->targets = graph_input(g, "targets", I32, 2, SHAPE(B, T));',
+          "\tw = head_table(m, g);", "\tw = head_table(m, g);\n"
+          '\tif (B == 4 && !g->training)    /* audits score two rows */\n\t\tx = op_scale(g, "more", x, 1.01);',
           ("training", "programs: those that train and evaluate")),
     fault("a window that is too wide by one", "long-window", WIRING, 'config_int(c, "ATTENTION_WINDOW");',
           'config_int(c, "ATTENTION_WINDOW") + 1;', ("oracle", "logits in double")),
