@@ -34,8 +34,10 @@ ranks: $(mpi_built) $(nccl_built)
 # What the tests load, where it can be built.
 $(call results,tools/kablate/gpu_test.py): $(mpi_built) $(nccl_built)
 $(O)/gpu/core/ranks/ranks_test.result: $(nccl_built)
-$(call results,core/ranks/mpi_longtest $(addprefix tools/,kablate/mpi_longtest.py kablate/ranks_longtest.py \
-	cluster/slurm_longtest.py)): $(mpi_built)
+mpi_tests := core/ranks/mpi_longtest $(addprefix tools/,kablate/mpi_longtest.py kablate/ranks_longtest.py \
+	cluster/slurm_longtest.py)
+$(call results,$(mpi_tests)): $(mpi_built)
+tests-built: $(if $(filter $(mpi_tests),$(chosen_tests)),$(mpi_built))
 
 .PHONY: ranks
 
