@@ -27,7 +27,6 @@ ALPHABET = {
     "fuzzy": r"[kv]\d+",
     "memorization": r"\?|[kv]\d+",
     "selective": r"_|>|\d+",
-    "compression": r">|\d+",
 }
 
 
