@@ -191,7 +191,8 @@ static enum status evaluate_shared(struct evaluator *e, struct evaluation *out, 
 		if (ranks_agree(e->ranks, score_rows(e, mine, err), err) != OK ||
 		    ranks_gather(e->ranks, e->nll, e->all, loss_bytes(e), err) != OK)
 			return FAIL;
-		recount_rows(&e->recounter, mine, &out->recount);
+		recount_begin(&e->recounter, mine);
+		recount_rows(&e->recounter, &out->recount);
 		for (uint64_t r = 0; r < ranks && first + rows * r < e->workload.valid_rows; r++) {
 			fill(e, first + rows * r);
 			memcpy(e->nll, (const char *)e->all + r * loss_bytes(e), loss_bytes(e));
@@ -208,11 +209,12 @@ static enum status evaluate_alone(struct evaluator *e, struct evaluation *out, s
 	for (uint64_t first = 0; first < e->workload.valid_rows; first += (uint64_t)e->rows) {
 		if (run_rows(e, first, err) != OK)
 			return FAIL;
+		recount_begin(&e->recounter, first);
 		for (int r = 0; r < e->replicas; r++) {
 			backend_choose(e->backend, r);
 			read_losses(e);
 			collect(e, &out[r]);
-			recount_rows(&e->recounter, first, &out[r].recount);
+			recount_rows(&e->recounter, &out[r].recount);
 		}
 		backend_choose(e->backend, REPLICAS_ALL);
 	}

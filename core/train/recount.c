@@ -2,39 +2,40 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define ROUNDING 1e-9 /* of sums of doubles in another order */
 
 enum status recounter_open(struct recounter *c, const struct workload *workload,
 			   const struct token_program *forward, int64_t rows, struct error *err)
 {
-	const size_t T = (size_t)workload->length, bytes = 2 * (size_t)rows * T * sizeof(double);
+	const size_t n = (size_t)(rows * workload->length), bytes = 2 * n * sizeof(double);
 
 	*c = (struct recounter){
 		.workload = workload,
 		.forward = forward,
 		.rows = rows,
 		.nll = malloc(bytes),
-		.row = {
-			.tokens = malloc(T * sizeof(int32_t)),
-			.targets = malloc(T * sizeof(int32_t)),
-			.component = malloc(T),
-			.floor = malloc(T * sizeof(float)),
+		.all = {
+			.tokens = malloc(n * sizeof(int32_t)),
+			.targets = malloc(n * sizeof(int32_t)),
+			.component = malloc(n),
+			.floor = malloc(n * sizeof(float)),
 		},
 	};
-	if (!c->nll || !c->row.tokens || !c->row.targets || !c->row.component || !c->row.floor)
+	if (!c->nll || !c->all.tokens || !c->all.targets || !c->all.component || !c->all.floor)
 		return fail_memory(err, "evaluation", bytes);
-	c->hit = c->nll + (size_t)rows * T;
+	c->hit = c->nll + n;
 	return OK;
 }
 
 void recounter_close(struct recounter *c)
 {
 	free(c->nll);
-	free(c->row.tokens);
-	free(c->row.targets);
-	free(c->row.component);
-	free(c->row.floor);
+	free(c->all.tokens);
+	free(c->all.targets);
+	free(c->all.component);
+	free(c->all.floor);
 }
 
 static void add(struct recount_sum *s, double nll, double hit)
@@ -44,35 +45,40 @@ static void add(struct recount_sum *s, double nll, double hit)
 	s->hits += hit;
 }
 
-/* The targets of a row, whose losses are at nll and hit. */
-static void add_row(struct recounter *c, uint64_t number, const double *nll, const double *hit,
-		    struct recount *sums)
+void recount_begin(struct recounter *c, uint64_t first)
 {
 	const struct workload *w = c->workload;
 
-	for (int64_t t = 0; t < w->length; t++)
-		c->row.component[t] = 0;
-	w->valid_row(w->context, number, &c->row);
-	for (int64_t t = 0; t < w->length; t++) {
-		if (c->row.targets[t] < 0)
-			continue;
-		add(&sums->all, nll[t], hit[t]);
-		if (w->components && c->row.component[t] < WORKLOAD_MAX_COMPONENTS)
-			add(&sums->component[c->row.component[t]], nll[t], hit[t]);
+	memset(c->all.component, 0, (size_t)(c->rows * w->length));
+	for (c->made = 0; c->made < c->rows && first + (uint64_t)c->made < w->valid_rows;
+	     c->made++) {
+		const int64_t at = c->made * w->length;
+		struct workload_row row = {
+			.tokens = c->all.tokens + at,
+			.targets = c->all.targets + at,
+			.component = c->all.component + at,
+			.floor = c->all.floor + at,
+		};
+
+		w->valid_row(w->context, first + (uint64_t)c->made, &row);
 	}
 }
 
-void recount_rows(struct recounter *c, uint64_t first, struct recount *sums)
+void recount_rows(struct recounter *c, struct recount *sums)
 {
-	const uint64_t last = c->workload->valid_rows;
-	const int64_t T = c->workload->length;
-
-	if (first >= last)
+	if (c->made == 0)
 		return;
 	program_read(c->forward->p, c->forward->io.nll, c->nll);
 	program_read(c->forward->p, c->forward->io.hit, c->hit);
-	for (int64_t row = 0; row < c->rows && first + (uint64_t)row < last; row++)
-		add_row(c, first + (uint64_t)row, c->nll + row * T, c->hit + row * T, sums);
+	for (int64_t i = 0; i < c->made * c->workload->length; i++) {
+		const uint8_t component = c->all.component[i];
+
+		if (c->all.targets[i] < 0)
+			continue;
+		add(&sums->all, c->nll[i], c->hit[i]);
+		if (c->workload->components && component < WORKLOAD_MAX_COMPONENTS)
+			add(&sums->component[component], c->nll[i], c->hit[i]);
+	}
 }
 
 static void join(struct recount_sum *s, const struct recount_sum *more)

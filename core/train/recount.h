@@ -24,9 +24,9 @@ struct recount {
 struct recounter {
 	const struct workload *workload;
 	const struct token_program *forward;
-	int64_t rows;	   /* of a run of `forward` */
-	double *nll, *hit; /* of such a run, one after the other */
-	struct workload_row row;
+	int64_t rows, made;	 /* of a run of `forward`; those that recount_begin() made */
+	double *nll, *hit;	 /* of such a run, one after the other */
+	struct workload_row all; /* the rows, one after the other */
 };
 
 /* What is pointed to must outlive it.  After a failure recounter_close() is due as well. */
@@ -35,8 +35,11 @@ enum status recounter_open(struct recounter *c, const struct workload *workload,
 			   struct error *err) MUST_CHECK;
 void recounter_close(struct recounter *c);
 
-/* Adds the rows from `first` on, which `forward` has just run; of the chosen replica. */
-void recount_rows(struct recounter *c, uint64_t first, struct recount *sums);
+/* Makes the rows from `first` on, which `forward` has just run. */
+void recount_begin(struct recounter *c, uint64_t first);
+
+/* Adds what the chosen replica scored on these rows. */
+void recount_rows(struct recounter *c, struct recount *sums);
 
 /* The sum over all ranks; NULL: this process is alone. */
 enum status recount_over_ranks(struct recount *sums, struct ranks *ranks,

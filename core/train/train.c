@@ -13,12 +13,16 @@
 #define TIMED_UPDATES 3 /* the estimate takes the last one, when the memory is warm */
 #define LONG_UPDATE 1	/* seconds: cold memory does not matter to an update of this length */
 
-/* A group commits its records together, and not more often: each is a file to be synced. */
+/*
+ * A group commits its records together, and not more often: each is a file to be synced.  Commits
+ * take at most this share of the time.
+ */
 #define COMMIT_SECONDS 1
+#define COMMIT_SHARE 0.05
 
 /* A logging interval. */
 struct interval {
-	double started, committed;
+	double started, committed, commit_took;
 	int64_t first;
 	bool commits; /* its end */
 };
@@ -697,6 +701,7 @@ static enum status log_interval(struct trainer *t, struct error *err)
 {
 	struct interval *interval = &t->interval;
 	const double now = seconds_now();
+	const double pause = fmax(COMMIT_SECONDS, interval->commit_took / COMMIT_SHARE);
 	const int64_t updates = t->iteration - interval->first;
 
 	t->tokens_per_second =
@@ -704,10 +709,14 @@ static enum status log_interval(struct trainer *t, struct error *err)
 	interval->first = t->iteration;
 	interval->started = now;
 	interval->commits = t->n == 1 || t->iteration == t->options->iterations ||
-			    now - interval->committed >= COMMIT_SECONDS;
-	if (interval->commits)
-		interval->committed = now;
-	return each_run(t, log_run, err);
+			    now - interval->committed >= pause;
+	if (each_run(t, log_run, err) != OK)
+		return FAIL;
+	if (interval->commits) {
+		interval->committed = seconds_now();
+		interval->commit_took = interval->committed - now;
+	}
+	return OK;
 }
 
 static enum status finish_iteration(struct trainer *t, bool logging, struct error *err)
