@@ -44,7 +44,7 @@ choose() {
 mkdir -p "$(dirname "$base")" && exec 9>>"$base.claims" && flock 9 || exit
 own=$(sha256sum <"$configuration" | cut -c1-64)
 claims=$(others)
-chosen=$(choose | head -n 1)
+chosen=$(choose | sed -n 1p)   # not head: dash would complain of a closed pipe where SIGPIPE is ignored
 {
 	[ -z "$claims" ] || echo "$claims"
 	[ -z "$chosen" ] || echo "$pid $(started "$pid") $own $chosen"

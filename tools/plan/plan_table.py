@@ -178,7 +178,7 @@ def scale_lines(tree, values):
     if names:
         yield f"\nscale {values['SCALE']}, and what the published study has ({STUDY}):"
     for name in names:
-        yield f"  {name} {values[name]} here, {there[name]} there"
+        yield f"  {name} {values[name] or '-'} here, {there[name] or '-'} there"
 
 
 def show(tree, head, steps, values, args):

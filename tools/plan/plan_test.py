@@ -397,7 +397,7 @@ class Plans(PlanCase):
         self.configure(defconfig="gpt2-ra-mla-full")
         self.plan()
         for line in ("SPAM_INTERVAL 60 here, 1000 there", "SPAM_WARMUP 60 here, 1000 there",
-                     "MODEL_EMBD 64 here, 768 there", "SEEDS 1,2,3 here, 1 there"):
+                     "MODEL_EMBD 64 here, 768 there", "SEEDS 1,2,3 here, 1 there", "LOOKS 3,5,8 here, - there"):
             self.assertIn(f"  {line}\n", self.said)
         self.assertNotIn("OPTIMIZER", self.said)        # the defconfig's, at every scale
         self.assertNotIn("LANGUAGE_", self.said)

@@ -72,7 +72,7 @@ def run_line(label, line, width, align):
 def plan_line(experiment, planned, jobs, is_stopping):
     """Runs done, planned, and the time left."""
     if is_stopping:
-        return f"{experiment}: stopping, each run saves its state (Ctrl-C again: at once, without saving)"
+        return f"{experiment}: stopping and saving (Ctrl-C again: without saving)"
     if not planned:
         return f"{experiment}: preparing"
     done, left = time_left.count(planned, "done"), time_left.seconds_left(planned, jobs)

@@ -66,6 +66,9 @@ class Lines(unittest.TestCase):
     def test_before_there_is_a_plan(self):
         self.assertEqual(live.plan_line("e", [], 1, False), "e: preparing")
 
+    def test_what_a_second_ctrl_c_does_fits_80_columns(self):
+        self.assertLess(len(live.plan_line("gpt2-ra-mla-controlled", [], 1, True)), 80)
+
     def test_a_process_that_died_is_drawn_no_more(self):
         """One of a group of seeds, too, unless another goes on with the step."""
         display = live.Display("runs", "e", None)
