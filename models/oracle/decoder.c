@@ -78,26 +78,22 @@ static double capped(double s, double cap)
 	return cap > 0 ? cap * tanh(s / cap) : s;
 }
 
-/* Does query i see key j?  A window holds the query's own key. */
-static bool sees(const struct oracle *o, int64_t i, int64_t j)
-{
-	if (j > i)
-		return false;
-	return !oracle_switch(o, "ATTENTION_WINDOWED") ||
-	       i - j < config_int(o->config, "ATTENTION_WINDOW") ||
-	       j < config_int(o->config, "ATTENTION_SINKS");
-}
-
-/* Scores of the keys 0..i become probabilities; keys that are not seen get none. */
+/*
+ * Scores of the keys 0..i become probabilities.  With a window only the last keys, of which the
+ * query's own is one, and the sinks get any.
+ */
 static void softmax_row(struct oracle *o, double *s, int64_t h, int64_t i)
 {
 	const double cap = config_real(o->config, "ATTENTION_SOFTCAP");
+	const bool windowed = oracle_switch(o, "ATTENTION_WINDOWED");
+	const int64_t first = windowed ? i - config_int(o->config, "ATTENTION_WINDOW") + 1 : 0;
+	const int64_t sinks = windowed ? config_int(o->config, "ATTENTION_SINKS") : 0;
 	double most = -INFINITY, sum = 0;
 
 	for (int64_t j = 0; j < o->T; j++) {
 		if (o->position && j <= i)
 			s[j] += o->position->bias(o, h, i - j);
-		s[j] = sees(o, i, j) ? capped(s[j], cap) : -INFINITY;
+		s[j] = j <= i && (j >= first || j < sinks) ? capped(s[j], cap) : -INFINITY;
 		most = fmax(most, s[j]);
 	}
 	for (int64_t j = 0; j <= i; j++)
