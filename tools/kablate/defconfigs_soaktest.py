@@ -13,6 +13,7 @@ tearDownModule = train_test.tearDownModule
 class EveryStep(defconfigs_longtest.Defconfigs):
     most = 1000
     sizes = {}
+    wide = sys.maxsize
     left_out = ""
     longest = 400
 
