@@ -161,6 +161,12 @@ class Case(unittest.TestCase):
         """With the sections that a terminal leaves to the page."""
         return self.read("md", experiment).replace("\\", "")
 
+    def grid(self, section, experiment):
+        """Headings and lines of a section's table, as on the page."""
+        _, _, after = self.markdown(experiment).partition(f"## {section}\n")
+        lines = [line[2:-2].split(" | ") for line in after.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+        return lines[0], {line[0]: line[1:] for line in lines[2:]}
+
     def json(self, experiment):
         return json.loads(self.read("json", experiment))
 

@@ -793,12 +793,12 @@ class Routed(Case):
         self.spread("0-rms")
         self.runs.add("e", "1-dot", 1, 3.0, baseline="0-rms")
         _, text, table = self.report("e")
-        heading, line, after = text[text.index(kept_tokens.SECTION):].split("step", 1)[1].splitlines()[:3]
-        self.assertRegex(heading, "kept per row +over tokens .* +over layers .* +over time .* +over seeds")
+        self.assertNotIn(kept_tokens.SECTION, text)     # a terminal leaves it to the page
+        heading, lines = self.grid(kept_tokens.SECTION, "e")
+        self.assertRegex(" ".join(heading), "kept per row over tokens .* over layers .* over time .* over seeds")
         over_time = statistics.pstdev(i / 100 for i in range(10, 101, 10))
-        self.assertEqual(re.split("  +", line.strip()), [
-            "0-rms", "9.00", "3.00 ± 0.50 (3)", "3.00 ± 0.50 (3)", f"{over_time:.2f} ± 0.00 (3)", "1.00 (3)"])
-        self.assertNotIn("1-dot", after)
+        self.assertEqual(lines, {
+            "0-rms": ["9.00", "3.00 ± 0.50 (3)", "3.00 ± 0.50 (3)", f"{over_time:.2f} ± 0.00 (3)", "1.00 (3)"]})
         for name, value in (("routing/kept", 9), ("routing/spread", 3), ("routing/layers", 3),
                             ("kept_over_time", over_time)):
             self.assertAlmostEqual(table["rows"][0]["numbers"][name]["mean"], value)
@@ -816,9 +816,8 @@ class Routed(Case):
     def test_runs_of_an_older_program_have_no_spread_over_tokens(self):
         """One seed, too, has no spread over seeds."""
         self.add("0-rms", 1)
-        _, text, _ = self.report("e")
-        heading = text[text.index(kept_tokens.SECTION):].split("\n  step", 1)[1].splitlines()[0]
-        self.assertEqual(re.split("  +", heading.strip()), ["kept per row", "over time ± sd (seeds)"])
+        self.report("e")
+        self.assertEqual(self.grid(kept_tokens.SECTION, "e")[0], ["step", "kept per row", "over time ± sd (seeds)"])
 
     def test_the_evaluation_before_training_counts(self):
         self.runs.add("e", "0-rms", 1, 3.0, baseline="0-rms", values={"routing/kept/h.0": 16.0},
@@ -829,9 +828,8 @@ class Routed(Case):
     def test_repetitions_have_no_line(self):
         self.spread("0-rms")
         self.runs.add("e", "1-rms-again", 1, 3.0, baseline="0-rms", repeat=1, curves=("routing/kept/h.0",))
-        _, text, _ = self.report("e")
-        section = text[text.index(kept_tokens.SECTION):].split(report.REMARKS, 1)[0]
-        self.assertNotIn("1-rms-again", section)
+        self.report("e")
+        self.assertEqual(list(self.grid(kept_tokens.SECTION, "e")[1]), ["0-rms"])
 
 
 class Specialised(Case):
@@ -843,25 +841,21 @@ class Specialised(Case):
                     ("heads/information/h.0", information), ("heads/information/h.1", information / 2),
                     ("heads/shuffled/h.0", shuffled), ("heads/shuffled/h.1", shuffled))})
 
-    def lines(self):
-        _, text, table = self.report("e")
-        section = text[text.index(specialisation.SECTION):text.index(f"\n{report.REMARKS}")]
-        section = section.split("\n  step", 1)[1].splitlines()
-        return section[0], {line.split()[0]: line for line in section[1:] if re.match("  [0-9]-", line)}, table
-
     def test_section(self):
         """Its interval is that of Student, computed here again; what varies as much is not shown to exceed chance."""
         self.add("0-ws", (0.4, 0.5, 0.6))
         self.add("1-ws", (0.0, 0.04, 0.08))
         self.add("2-ws", (0.01, 0.011, 0.012), shuffled=0.05)
-        heading, lines, table = self.lines()
-        self.assertRegex(heading, r"information ± sd \(seeds\) +control .* +Δ nats \[95%\] +above the control")
+        _, text, table = self.report("e")
+        self.assertNotIn(specialisation.SECTION, text)
+        heading, lines = self.grid(specialisation.SECTION, "e")
+        self.assertRegex(" ".join(heading), r"information ± sd \(seeds\) control .* Δ nats \[95%\] above the control")
         half = 4.302653 * 0.075 / math.sqrt(3)
-        self.assertEqual(re.split("  +", lines["0-ws"].strip()), [
-            "0-ws", "0.3750 ± 0.0750 (3)", "0.0200 ± 0.0000 (3)",
+        self.assertEqual(lines["0-ws"], [
+            "0.3750 ± 0.0750 (3)", "0.0200 ± 0.0000 (3)",
             f"+0.3550 [{0.355 - half:+.4f}, {0.355 + half:+.4f}]", "yes"])
         for step, word in (("0-ws", "yes"), ("1-ws", "not shown"), ("2-ws", "below it")):
-            self.assertTrue(lines[step].endswith("  " + word), lines[step])
+            self.assertEqual(lines[step][-1], word)
         self.assertAlmostEqual(table["rows"][0]["numbers"]["information_above_shuffled"]["mean"], 0.355)
 
     def test_every_format_has_it(self):
@@ -872,9 +866,10 @@ class Specialised(Case):
 
     def test_one_seed_has_no_interval(self):
         self.add("0-ws", (0.4,))
-        heading, lines, _ = self.lines()
+        self.report("e")
+        heading, lines = self.grid(specialisation.SECTION, "e")
         self.assertNotIn("above the control", heading)
-        self.assertTrue(lines["0-ws"].endswith("+0.2800"), lines["0-ws"])
+        self.assertEqual(lines["0-ws"][-1], "+0.2800")
 
     def test_without_the_metrics(self):
         self.runs.study()
