@@ -495,9 +495,11 @@ static void collect(const struct update_audit *a, int late, int b)
 }
 
 /* All that was collected. */
-static void download(const struct update_audit *a)
+/* A device that failed has its own sentence: what it left in memory is no finding. */
+static enum status download(const struct update_audit *a, struct error *err)
 {
 	a->backend->download(a->backend, a->all_seen, a->all_kept, kept_bytes(a));
+	return a->backend->check(a->backend, err);
 }
 
 /* n elements of device memory, at most PARAM_CHUNK. */
@@ -1082,7 +1084,8 @@ static enum status run_micros(struct update_audit *a, struct token_program *trai
 			return FAIL;
 		a->backend->collect(a->backend, a->params->type, a->whole_gradient, a->n,
 				    a->kept[0][GRADIENT]);
-		download(a);
+		if (download(a, err) != OK)
+			return FAIL;
 		for (int i = 0; i < a->n; i++)
 			a->micro_sum[i] += a->seen[0][GRADIENT][i];
 	}
@@ -1211,7 +1214,8 @@ enum status update_audit_after(struct update_audit *a, int64_t iteration, double
 	*finding = (struct error){ "" };
 	for (int b = WEIGHT; b < GRADIENT; b++)
 		collect(a, 1, b);
-	download(a);
+	if (download(a, err) != OK)
+		return FAIL;
 	if (isnan(a->norm))
 		a->norm = norm;
 	u = factors_of(a, iteration, a->norm);
@@ -1226,7 +1230,8 @@ enum status update_audit_after(struct update_audit *a, int64_t iteration, double
 	}
 	if (a->chosen.site && !finding->text[0])
 		look_at_chosen(a, &l);
-	if (look_at_pruned(a, iteration, finding, err) != OK)
+	if (look_at_pruned(a, iteration, finding, err) != OK ||
+	    a->backend->check(a->backend, err) != OK)
 		return FAIL;
 	a->first = a->micros = false;
 	return agree(a, finding, err);
@@ -1262,7 +1267,8 @@ enum status update_audit_digest(struct update_audit *a, uint64_t *digest, struct
 
 	for (int b = WEIGHT; b < GRADIENT; b++)
 		collect(a, 1, b);
-	download(a);
+	if (download(a, err) != OK)
+		return FAIL;
 	for (int b = WEIGHT; b < GRADIENT; b++)
 		for (int i = 0; i < a->n_sites && a->from[b]; i++)
 			sum += digest_of(a, &a->sites[i], b);

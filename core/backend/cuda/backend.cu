@@ -274,12 +274,17 @@ static void spread(const struct backend *b, void *device, size_t bytes)
 		each(&c, (int64_t)bytes, [=] __device__(int64_t i) { to[i] = from[i]; });
 }
 
+/* Of the host, for so many of each chosen replica. */
+static size_t host_bytes(const struct cuda_context *g, size_t bytes)
+{
+	return bytes * (g->chosen == REPLICAS_EACH ? (size_t)replica_count(g->replicas) : 1);
+}
+
 /* The caller may overwrite `host` as soon as this returns. */
 static void cuda_upload(const struct backend *b, void *device, const void *host, size_t bytes)
 {
 	struct cuda_context *g = context(b);
-	const size_t all =
-		bytes * (g->chosen == REPLICAS_EACH ? (size_t)replica_count(g->replicas) : 1);
+	const size_t all = host_bytes(g, bytes);
 	const bool staged = all <= STAGING_HALF / 2;
 
 	copy_chosen(g, device, staged ? stage_upload(g, host, all) : (void *)(uintptr_t)host, bytes,
@@ -290,12 +295,16 @@ static void cuda_upload(const struct backend *b, void *device, const void *host,
 		cuda_note(g, cudaStreamSynchronize(g->stream), "upload");
 }
 
+/* Zeros from a device that failed: callers use what they read, as a count too, before they check.
+ */
 static void cuda_download(const struct backend *b, void *host, const void *device, size_t bytes)
 {
 	struct cuda_context *g = context(b);
 
 	copy_chosen(g, (void *)(uintptr_t)device, host, bytes, cudaMemcpyDeviceToHost, "download");
 	cuda_note(g, cudaStreamSynchronize(g->stream), "download");
+	if (g->failed)
+		memset(host, 0, host_bytes(g, bytes));
 }
 
 static void cuda_zero(const struct backend *b, void *device, size_t bytes)
