@@ -402,7 +402,7 @@ static int64_t cuda_find_nonfinite(const struct backend *b, const void *device, 
 	launch_kernel(min_of_parts_kernel, 1, SUM_PARTS, 0, stream_of(g), parts, g->scalar);
 	cuda_note(g, cudaPeekAtLastError(), "search for NaN");
 	first = smallest_found(b);
-	return isfinite(first) ? (int64_t)first : -1;
+	return isfinite(first) && !g->failed ? (int64_t)first : -1;
 }
 
 /* ------------------------------------------------- values and weights of a run */
@@ -700,10 +700,14 @@ static int stream_count(void)
 	return streams < 1 ? 1 : streams > CUDA_STREAMS ? CUDA_STREAMS : streams;
 }
 
+/*
+ * Replicas fill the GPU together: nothing is left for other streams, and an op whose gradients are
+ * computed by two instructions would read its tensors twice.
+ */
 static void set_up_streams(struct backend *b)
 {
 	b->streams = stream_count();
-	b->stream_max_elements = STREAM_MAX_ELEMENTS;
+	b->stream_max_elements = REPLICA_FORM ? 0 : STREAM_MAX_ELEMENTS;
 	b->issued = cuda_issued;
 	b->use_stream = cuda_use_stream;
 	b->record_event = cuda_record_event;
