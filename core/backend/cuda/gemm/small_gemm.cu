@@ -226,9 +226,10 @@ static void launch_small_gemm(struct cuda_context *g, const struct small_gemm &p
 {
 	const dim3 blocks((unsigned)((p.m + ROWS - 1) / ROWS), (unsigned)((p.n + TILE - 1) / TILE),
 			  (unsigned)count);
+	const int steps = (p.k + TILE - 1) / TILE, stages = steps < STAGES ? steps : STAGES;
 
 	launch_pdl(g->pdl, small_gemm_kernel<ROWS, TRANSPOSED_B, KIND, EPILOGUE>, blocks, THREADS,
-		   STAGES * stage<ROWS, TRANSPOSED_B>::BYTES, stream_of(g), p);
+		   stages * stage<ROWS, TRANSPOSED_B>::BYTES, stream_of(g), p);
 	g->issued++;
 	cuda_note(g, cudaPeekAtLastError(), "a small product");
 }
