@@ -253,13 +253,14 @@ template <typename P> static void forward(const struct call *c)
 
 	if (m.rows == 0)
 		return;
-	with_shape<P>(
-		shape_width(m, aligned), aligned, all_of<P>(m.x, m.s).kind(), [&](auto shape) {
-			typedef decltype(shape) S;
+	with_shape<P>(m.rows, shape_width(m, aligned), aligned, all_of<P>(m.x, m.s).kind(),
+		      [&](auto shape) {
+			      typedef decltype(shape) S;
 
-			launch_for(c, norm_forward_kernel<P, S>,
-				   (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, m);
-		});
+			      launch_for(c, norm_forward_kernel<P, S>,
+					 (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0,
+					 m);
+		      });
 }
 
 template <typename P> static void recompute(const struct call *c)
@@ -268,12 +269,13 @@ template <typename P> static void recompute(const struct call *c)
 
 	if (m.rows == 0)
 		return;
-	with_shape<P>(m.width, forward_aligned(m), all_of<P>(m.sum()).kind(), [&](auto shape) {
-		typedef decltype(shape) S;
+	with_shape<P>(
+		m.rows, m.width, forward_aligned(m), all_of<P>(m.sum()).kind(), [&](auto shape) {
+			typedef decltype(shape) S;
 
-		launch_for(c, norm_recompute_kernel<P, S>,
-			   (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, m);
-	});
+			launch_for(c, norm_recompute_kernel<P, S>,
+				   (unsigned)((m.rows + S::TEAMS - 1) / S::TEAMS), BLOCK, 0, m);
+		});
 }
 
 /* ------------------------------------------------------------------ backward */
@@ -336,7 +338,7 @@ template <typename R, typename S> struct weight_sums {
 	}
 };
 
-/* Adds the sums of the warps of a block, in order, in shared memory. */
+/* Adds the sums of the teams of a block, in order, in shared memory. */
 template <typename R, typename S>
 static __device__ void add_teams(weight_sums<R, S> &sums, struct row_place at)
 {
@@ -440,7 +442,7 @@ static __global__ void __launch_bounds__(BLOCK)
 	}
 	if (S::LONG || !d.columns)
 		return;
-	if constexpr (S::TEAM == WARP)
+	if constexpr (S::TEAMS > 1)
 		add_teams(sums, place_of<S>(0, m.width, 0));
 	if (threadIdx.x < S::TEAM)
 		sums.store(partial, d.columns, m.width, place_of<S>(0, m.width, 0));
@@ -469,7 +471,7 @@ template <typename P> static void backward(const struct call *c)
 	}
 	aligned = forward_aligned(m) &&
 		  all_aligned(width, d.dy.at, d.ds.at, d.dx.to.at, d.dresidual.to.at, d.partial);
-	with_shape<P>(width, aligned, all_of<P>(m.sum(), d.ds).kind(), [&](auto shape) {
+	with_shape<P>(m.rows, width, aligned, all_of<P>(m.sum(), d.ds).kind(), [&](auto shape) {
 		typedef decltype(shape) S;
 
 		if constexpr (BY_COLUMNS<S>) {

@@ -11,9 +11,9 @@
 #include "core/backend/cuda/norm/norm.cuh"
 
 /*
- * TEAM threads, a warp or a block, process a row.  Each keeps K vectors of N elements in registers,
- * N * TEAM elements apart: a chunk.  A LONG row has several chunks.  STREAM is the storage type of
- * x, s and their gradients.
+ * TEAM threads, half a warp, a warp or a block, process a row.  Each keeps K vectors of N elements
+ * in registers, N * TEAM elements apart: a chunk.  A LONG row has several chunks.  STREAM is the
+ * storage type of x, s and their gradients.
  */
 template <int N_, int K_, int TEAM_, bool LONG_, vec_kind STREAM_> struct row_shape {
 	static constexpr int N = N_, K = K_, TEAM = TEAM_;
@@ -27,15 +27,17 @@ template <int N_, int K_, int TEAM_, bool LONG_, vec_kind STREAM_> struct row_sh
 template <typename R> static constexpr int MAX_VECS = 32 / (int)sizeof(R);
 
 /*
- * Calls use(shape) with the shape for rows of `width` elements, if all rows are aligned to 16
- * bytes.
+ * Calls use(shape) with the shape for `rows` rows of `width` elements, if all rows are aligned to
+ * 16 bytes.  Two short rows share a warp if no row is left alone, as shuffles need whole warps.
  */
 template <typename R, enum vec_kind STREAM, typename F>
-static void with_aligned_shape(int64_t width, F use)
+static void with_aligned_shape(int64_t rows, int64_t width, F use)
 {
 	constexpr int MAX = MAX_VECS<R>, FEW = 2, SOME = MAX < 6 ? MAX : 6;
 
-	if (width <= ROW_VEC * WARP * FEW)
+	if (width <= ROW_VEC * WARP / 2 && rows % 2 == 0)
+		use(row_shape<ROW_VEC, 1, WARP / 2, false, STREAM>());
+	else if (width <= ROW_VEC * WARP * FEW)
 		use(row_shape<ROW_VEC, FEW, WARP, false, STREAM>());
 	else if (width <= ROW_VEC * WARP * SOME)
 		use(row_shape<ROW_VEC, SOME, WARP, false, STREAM>());
@@ -49,7 +51,7 @@ static void with_aligned_shape(int64_t width, F use)
 
 /* The same, for rows that need not be aligned. */
 template <typename P, typename F>
-static void with_shape(int64_t width, bool aligned, enum vec_kind stream, F use)
+static void with_shape(int64_t rows, int64_t width, bool aligned, enum vec_kind stream, F use)
 {
 	typedef typename P::real real;
 	constexpr int MAX = MAX_VECS<real>;
@@ -60,9 +62,9 @@ static void with_shape(int64_t width, bool aligned, enum vec_kind stream, F use)
 	else if (!known)
 		use(row_shape<1, MAX, BLOCK, true, VEC_OF_ANY>());
 	else if (ROUNDS<P> && stream == VEC_OF_BF16)
-		with_aligned_shape<real, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(width, use);
+		with_aligned_shape<real, ROUNDS<P> ? VEC_OF_BF16 : VEC_OF_REAL>(rows, width, use);
 	else
-		with_aligned_shape<real, VEC_OF_REAL>(width, use);
+		with_aligned_shape<real, VEC_OF_REAL>(rows, width, use);
 }
 
 /* f(first column) for every chunk of a row. */
@@ -212,8 +214,8 @@ static constexpr int RESIDENT = sizeof(row_slice<R, S>) <= 96 ? 4 : 3;
 
 template <typename S, typename R> static __device__ R team_sum(R value)
 {
-	if constexpr (S::TEAM == WARP)
-		return warp_sum(value);
+	if constexpr (S::TEAM <= WARP)
+		return warp_sum<S::TEAM>(value);
 	else
 		return block_sum(value);
 }

@@ -24,17 +24,20 @@ struct larger_value {
 	}
 };
 
-/* Reduces the values of a warp in a fixed tree.  Every thread gets the result. */
-template <typename R, typename Op> static __device__ R warp_reduce(R value, Op op)
+/*
+ * Reduces the values of a warp, or of each LANES threads of it, in a fixed tree.  Every thread gets
+ * the result.
+ */
+template <int LANES = WARP, typename R, typename Op> static __device__ R warp_reduce(R value, Op op)
 {
-	for (int step = WARP / 2; step > 0; step /= 2)
+	for (int step = LANES / 2; step > 0; step /= 2)
 		value = op(value, __shfl_xor_sync(0xffffffffu, value, step));
 	return value;
 }
 
-template <typename R> static __device__ R warp_sum(R value)
+template <int LANES = WARP, typename R> static __device__ R warp_sum(R value)
 {
-	return warp_reduce(value, add_values());
+	return warp_reduce<LANES>(value, add_values());
 }
 
 /* The same for the BLOCK threads of a block. */
