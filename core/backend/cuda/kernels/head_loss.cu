@@ -334,7 +334,8 @@ static void launch_cross_entropy(const struct call *c, int64_t blocks, int threa
 	launch_for(c, cross_entropy_kernel<P, L, STAGES>, (unsigned)blocks, threads, bytes, s);
 }
 
-#define FEW_LOGITS 4096 /* vocabularies up to this size use small blocks */
+/* Vocabularies up to this size use small blocks, the smallest one thread per vector. */
+#define FEW_LOGITS 4096
 
 template <typename P, typename L>
 static void run_cross_entropy(const struct call *c, const cross_entropy<P, L> &s)
@@ -342,7 +343,8 @@ static void run_cross_entropy(const struct call *c, const cross_entropy<P, L> &s
 	const int64_t row = row_bytes<L>(s.v), max = context_of(c)->shared_bytes - REDUCE_BYTES;
 	const int64_t sms = context_of(c)->sm_count;
 	const bool few = s.v <= FEW_LOGITS;
-	const int threads = few ? BLOCK / 2 : MAX_THREADS;
+	const int vecs = (s.v / token_row<L>::N / WARP + 1) * WARP;
+	const int threads = !few ? MAX_THREADS : vecs < BLOCK / 2 ? vecs : BLOCK / 2;
 
 	if (2 * row <= max && !few && s.tokens > sms)
 		launch_cross_entropy<2>(c, sms, threads, s);
