@@ -2,6 +2,8 @@
  * Adds many rows to the rows of another matrix, by a key of each row, without atomics.
  *
  * A stable sort orders the rows by key; then one block sums the rows of each key in their order.
+ * There is a block for every key, or for every row if there are fewer: most of those find that
+ * their row is not the first of its key.
  * Include this before kernel.cuh, as sort.cuh demands.
  */
 #ifndef CUDA_PRIMITIVES_SCATTER_ROWS_CUH
@@ -98,6 +100,22 @@ static __device__ void add_key(const struct sorted_rows &s, int64_t first, int64
 	}
 }
 
+/* The first of the sorted rows whose key is not smaller; `rows` if there is none. */
+static __device__ int64_t first_of_key(const struct sorted_rows &s, int64_t key, int64_t rows)
+{
+	int64_t low = 0, high = rows;
+
+	while (low < high) {
+		const int64_t middle = (low + high) / 2;
+
+		if (s.keys[middle] < key)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
 /* Bits that hold every integer below n. */
 static inline int bits_of(int64_t n)
 {
@@ -121,14 +139,18 @@ static inline void sort_by_rank(const struct call *c, const struct sorted_rows &
 	const struct sorted_rows s = sorted;
 
 	each(c, rows, [=] __device__(int64_t i) {
-		const int32_t key = keys[i];
-		int64_t rank = 0;
+		const int n = (int)rows, own = (int)i;
+		const int32_t key = keys[own];
+		int rank = 0;
 
-#pragma unroll 8
-		for (int64_t k = 0; k < rows; k++)
-			rank += keys[k] < key || (keys[k] == key && k < i);
+#pragma unroll 16
+		for (int k = 0; k < own; k++)
+			rank += keys[k] <= key;
+#pragma unroll 16
+		for (int k = own + 1; k < n; k++)
+			rank += keys[k] < key;
 		s.keys[rank] = key;
-		s.rows[rank] = (int32_t)i;
+		s.rows[rank] = own;
 	});
 }
 
@@ -163,6 +185,15 @@ static void scatter_rows_of(const struct call *c, const struct sorted_rows &sort
 	sort_rows(c, s, keys, rows, n_keys);
 	if (!d.add)
 		each(c, n_keys * width, [=] __device__(int64_t i) { d.to[i] = 0; });
+	if (n_keys < rows) {
+		each_row(c, n_keys, [=] __device__(int64_t key) {
+			const int64_t first = first_of_key(s, key, rows);
+
+			if (first < rows && s.keys[first] == key)
+				add_key<P>(s, first, rows, x, width, d.to + key * width);
+		});
+		return;
+	}
 	each_row(c, rows, [=] __device__(int64_t first) {
 		const int32_t key = s.keys[first];
 
