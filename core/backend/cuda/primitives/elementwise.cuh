@@ -129,10 +129,10 @@ template <typename F> static void each_row(const struct call *c, int64_t rows, F
 		   0, rows, f);
 }
 
-/* Elements per block: one per thread, until there are more blocks than a GPU runs at a time. */
-static inline int64_t elements_per_block(int64_t total)
+/* Elements per block: one per thread, until there are more blocks than the GPU runs at a time. */
+static inline int64_t elements_per_block(const struct call *c, int64_t total)
 {
-	return total <= 1024 * BLOCK ? BLOCK : 8 * BLOCK;
+	return total <= blocks_to_fill(context_of(c)->sm_count, 8) * BLOCK ? BLOCK : 8 * BLOCK;
 }
 
 /* The index of the buffer that holds element i, by binary search. */
@@ -177,7 +177,7 @@ static __global__ void multi_buffer_kernel(struct replicas replicas,
 template <typename L, typename F>
 static void each_of_buffers(const struct call *c, const L &list, int64_t total, F f)
 {
-	const int64_t part = elements_per_block(total), blocks = (total + part - 1) / part;
+	const int64_t part = elements_per_block(c, total), blocks = (total + part - 1) / part;
 
 	if (total == 0)
 		return;
