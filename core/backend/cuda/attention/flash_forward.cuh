@@ -245,6 +245,7 @@ template <typename Traits, bool RESIDENT_VALUE> struct smem_layout {
 							: 0;
 	static constexpr int STAGE_BYTES = Traits::align_smem(stage_tiles::BYTES + SCALAR_BYTES);
 	static constexpr int BYTES = resident_tiles::BYTES + Traits::STAGES * STAGE_BYTES;
+	static constexpr int FIRST_BYTES = resident_tiles::BYTES + STAGE_BYTES; /* of one step */
 
 	static __device__ uint32_t stage(uint32_t start, int step)
 	{

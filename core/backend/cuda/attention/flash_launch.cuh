@@ -515,6 +515,18 @@ template <int QK_DIM, bool HAS_TERMS, bool HAS_BIAS> struct wgmma_traits {
 	typedef wgmma_kernel_traits<4, QK_DIM == 64 && !HAS_TERMS ? 4 : 3> dq;
 	typedef wgmma_kernel_traits<4, QK_DIM == 64 && !HAS_TERMS ? 3 : 2> dkdv;
 	typedef wgmma_kernel_traits<4, 3> combine;
+	/* A whole head is one tile of queries and one of keys: small blocks, of which many fit. */
+	typedef wgmma_kernel_traits<4, QK_DIM == 64 && !HAS_TERMS ? 4 : 3> forward_of_one_tile;
+};
+
+/* Traits without a kernel of its own for short sequences. */
+template <typename KernelTraits, typename = void> struct short_forward_of {
+	typedef void type;
+};
+
+template <typename KernelTraits>
+struct short_forward_of<KernelTraits, std::void_t<typename KernelTraits::forward_of_one_tile>> {
+	typedef typename KernelTraits::forward_of_one_tile type;
 };
 
 /* -------------------------------------------------------------------- launches */
@@ -559,14 +571,25 @@ struct launches {
 	static constexpr int64_t dq_block_m = KernelTraits::dq::BLOCK_M;
 	static constexpr bool dq_preprocesses = KernelTraits::dq::WGMMA;
 
+	template <typename Traits>
+	static void forward_by(const struct call *c, const flash_params<P> &p, int bytes)
+	{
+		launch(c, forward_kernel_of<Traits>(), blocks_for(p, Traits::BLOCK_M),
+		       Traits::THREADS, bytes, p,
+		       forward_outputs<P>{ output_of<P>(c, O), output_of<P>(c, LOST),
+					   real_output<P>(c, LSE) });
+	}
 	static void forward(const struct call *c, const flash_params<P> &p)
 	{
 		typedef typename KernelTraits::forward Traits;
+		typedef typename short_forward_of<KernelTraits>::type Short;
 
-		launch(c, forward_kernel_of<Traits>(), blocks_for(p, Traits::BLOCK_M),
-		       Traits::THREADS, smem_layout<Traits, false>::BYTES, p,
-		       forward_outputs<P>{ output_of<P>(c, O), output_of<P>(c, LOST),
-					   real_output<P>(c, LSE) });
+		if constexpr (!std::is_void_v<Short>)
+			if (p.S <= Short::BLOCK_N) {
+				forward_by<Short>(c, p, smem_layout<Short, false>::FIRST_BYTES);
+				return;
+			}
+		forward_by<Traits>(c, p, smem_layout<Traits, false>::BYTES);
 	}
 	static void combine(const struct call *c, const flash_params<P> &p,
 			    routing_scores<real> route, struct query_block x, bool maximum)
