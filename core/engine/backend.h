@@ -193,6 +193,14 @@ static inline int backend_choose(const struct backend *b, int replica)
 	return b->replicas ? b->choose_replica(b, replica) : REPLICAS_ALL;
 }
 
+static inline int backend_chosen(const struct backend *b)
+{
+	const int chosen = backend_choose(b, REPLICAS_ALL);
+
+	backend_choose(b, chosen);
+	return chosen;
+}
+
 /* Why alloc() or host_alloc() returned NULL: the device failed, or has too little memory. */
 enum status fail_alloc(const struct backend *b, const char *what, size_t bytes, struct error *err);
 

@@ -34,10 +34,28 @@ enum { WEIGHTS, MOMENTS, TENSOR_FILES };
 /* Device memory, or state that is spread over ranks, handed to the writer piece by piece. */
 struct source {
 	const struct backend *backend;
+	int replica;
 	const char *device;
 	struct shards *shards; /* NULL: `device` has it */
 	int tensor;
 };
+
+/* Replicas are saved by several threads; a backend takes one call after the other. */
+static enum status download(const struct backend *b, int replica, void *host, const void *device,
+			    size_t size, struct error *err)
+{
+	enum status status;
+
+#pragma omp critical(checkpoint_download)
+	{
+		const int chosen = backend_choose(b, replica);
+
+		b->download(b, host, device, size);
+		status = b->check(b, err);
+		backend_choose(b, chosen);
+	}
+	return status;
+}
 
 static enum status fill_from_device(void *context, size_t offset, size_t size, void *buffer,
 				    struct error *err)
@@ -46,8 +64,16 @@ static enum status fill_from_device(void *context, size_t offset, size_t size, v
 
 	if (s->shards)
 		return shards_read(s->shards, s->tensor, offset, size, buffer, err);
-	s->backend->download(s->backend, buffer, s->device + offset, size);
-	return s->backend->check(s->backend, err);
+	return download(s->backend, s->replica, buffer, s->device + offset, size, err);
+}
+
+static struct source param_source(const struct params *params, int replica, int i)
+{
+	return (struct source){
+		.backend = params->backend,
+		.replica = replica,
+		.device = param_data(params, i),
+	};
 }
 
 static struct safetensors_tensor entry(const char *name, const struct param *p, enum dtype type,
@@ -95,8 +121,8 @@ static struct safetensors_pair *file_metadata(const struct safetensors_pair *abo
 	return metadata;
 }
 
-enum status weights_save(const struct params *params, const char *path,
-			 const struct safetensors_pair *about, struct error *err)
+static enum status save_weights(const struct params *params, int replica, const char *path,
+				const struct safetensors_pair *about, struct error *err)
 {
 	struct safetensors_pair *metadata;
 	struct safetensors_tensor *tensors;
@@ -110,8 +136,7 @@ enum status weights_save(const struct params *params, const char *path,
 		goto free_lists;
 	}
 	for (int i = 0; i < params->n; i++) {
-		sources[i] = (struct source){ .backend = params->backend,
-					      .device = param_data(params, i) };
+		sources[i] = param_source(params, replica, i);
 		tensors[i] =
 			entry(params->list[i].name, &params->list[i], params->type, &sources[i]);
 	}
@@ -121,6 +146,17 @@ free_lists:
 	free(tensors);
 	free(sources);
 	return status;
+}
+
+enum status weights_save(const struct params *params, const char *path,
+			 const struct safetensors_pair *about, struct error *err)
+{
+	return save_weights(params, backend_chosen(params->backend), path, about, err);
+}
+
+enum status checkpoint_save_weights(const struct checkpoint *c, const char *path, struct error *err)
+{
+	return save_weights(c->params, c->replica, path, c->about, err);
 }
 
 /* The state of all parameters. */
@@ -134,6 +170,7 @@ static struct source state_source(const struct checkpoint *c, const struct optim
 {
 	return (struct source){
 		.backend = c->params->backend,
+		.replica = c->replica,
 		.device = state[i].data,
 		.shards = c->shards,
 		.tensor = i,
@@ -215,17 +252,33 @@ static void print_state(FILE *file, const struct checkpoint *c,
 	fprintf(file, "],\n");
 }
 
+static enum status read_scalars(const struct checkpoint *c, struct optim_scalars *scalars,
+				struct error *err)
+{
+	const struct backend *b = c->params->backend;
+	enum status status;
+
+#pragma omp critical(checkpoint_download)
+	{
+		const int chosen = backend_choose(b, c->replica);
+
+		*scalars = optimizer_scalars(c->optimizer);
+		status = b->check(b, err);
+		backend_choose(b, chosen);
+	}
+	return status;
+}
+
 static enum status state_save(const struct checkpoint *c, const struct checkpoint_state *state,
 			      const char *dir, struct error *err)
 {
-	const struct optim_scalars scalars = optimizer_scalars(c->optimizer);
-	const struct backend *backend = c->params->backend;
+	struct optim_scalars scalars;
 	char path[PATH_SIZE], hashes[TENSOR_FILES][SHA256_HEX_SIZE], own[SHA256_HEX_SIZE];
 	struct memory_file memory;
 	struct replace r;
 
 	snprintf(path, sizeof(path), "%s/" STATE, dir);
-	if (backend->check(backend, err) != OK || hash_tensors(dir, hashes, err) != OK)
+	if (read_scalars(c, &scalars, err) != OK || hash_tensors(dir, hashes, err) != OK)
 		return FAIL;
 	if (memory_file_open(&memory, path, err) != OK)
 		return FAIL;
@@ -286,7 +339,7 @@ static enum status write_into(const struct checkpoint *c, const struct checkpoin
 	if (mkdir(dir, 0777) != 0)
 		return fail_errno(err, "cannot make %s", dir);
 	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[WEIGHTS]);
-	if (weights_save(c->params, path, c->about, err) != OK)
+	if (checkpoint_save_weights(c, path, err) != OK)
 		return FAIL;
 	snprintf(path, sizeof(path), "%s/%s", dir, tensor_files[MOMENTS]);
 	if (optimizer_save(c, path, err) != OK)
@@ -581,8 +634,7 @@ static enum status check_restored(const struct checkpoint *c, const struct safet
 	for (int i = 0; i < c->params->n; i++) {
 		const char *name = c->params->list[i].name;
 
-		source = (struct source){ .backend = c->params->backend,
-					  .device = param_data(c->params, i) };
+		source = param_source(c->params, c->replica, i);
 		t = safetensors_find(weights, name);
 		if (!t || check_memory(&source, name, t, err) != OK)
 			return FAIL;

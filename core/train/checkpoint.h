@@ -35,6 +35,7 @@ struct checkpoint {
 		*about; /* written into the weights' file; see weights_save() */
 	struct params *params;
 	struct optimizer *optimizer;
+	int replica;	       /* of the backend */
 	struct shards *shards; /* NULL: the optimizer has the state of all parameters */
 	int64_t keep;	       /* how many of the newest are kept, at least 1 */
 	int64_t megabytes;     /* disk budget; 0: none.  The newest is always kept. */
@@ -46,7 +47,10 @@ double checkpoint_bytes(const struct checkpoint *c);
 /* The newest checkpoint, whole or not; -1: there is none. */
 int64_t checkpoint_newest(const char *run_dir);
 
-/* Save, then remove older checkpoints beyond the limits. */
+/*
+ * Save, then remove older checkpoints beyond the limits.  Several threads may save at a time, each
+ * the checkpoint of another run.
+ */
 enum status checkpoint_save(const struct checkpoint *c, const struct checkpoint_state *state,
 			    struct error *err) MUST_CHECK;
 
@@ -72,12 +76,17 @@ enum status checkpoint_check_all(const char *run_dir, const char *identity,
 				 void (*wrong)(void *context, const char *text), void *context,
 				 struct error *err) MUST_CHECK;
 
+/* The weights alone, as weights_save() writes them; by several threads as well. */
+enum status checkpoint_save_weights(const struct checkpoint *c, const char *path,
+				    struct error *err) MUST_CHECK;
+
 /* In the metadata of final weights: params_hash(). */
 #define WEIGHTS_HASH "parameters_sha256"
 
 /*
- * Weights alone, as safetensors: the final ones, the best ones, an export.  `about` says in the
- * file's metadata what they are weights of; it ends with a NULL key, NULL: nothing is said.
+ * Weights alone, as safetensors: the final ones, an export.  Of replicas, those of the chosen
+ * one.  `about` says in the file's metadata what they are weights of; it ends with a NULL key,
+ * NULL: nothing is said.
  */
 enum status weights_save(const struct params *params, const char *path,
 			 const struct safetensors_pair *about, struct error *err) MUST_CHECK;

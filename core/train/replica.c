@@ -43,6 +43,7 @@ enum status replica_open(struct replica *r, int number, struct train_run *run,
 			.about = o->about,
 			.params = params,
 			.optimizer = optimizer,
+			.replica = number,
 			.shards = o->shards,
 			.keep = o->checkpoint_keep,
 			.megabytes = o->checkpoint_megabytes,
@@ -235,12 +236,15 @@ static void check_program(struct replica *r, const struct evaluation *e)
 			   e->difference, allowed);
 }
 
-static enum status save_best(const struct replica *r, struct error *err)
+enum status replica_save_best(struct replica *r, struct error *err)
 {
 	char path[4096];
 
+	if (!r->is_best)
+		return OK;
+	r->is_best = false;
 	snprintf(path, sizeof(path), "%s/best.safetensors", r->run->options.run_dir);
-	return weights_save(r->checkpoint.params, path, r->run->options.about, err);
+	return checkpoint_save_weights(&r->checkpoint, path, err);
 }
 
 /* Of the weights as they are: what is pruned is 0. */
@@ -261,7 +265,7 @@ static enum status record_pruning(const struct replica *r, int64_t iteration, st
 }
 
 enum status replica_take_evaluation(struct replica *r, const struct evaluation *e,
-				    int64_t iteration, bool saves, struct error *err)
+				    int64_t iteration, struct error *err)
 {
 	const struct workload *w = &r->run->workload;
 	struct metrics *m = r->run->metrics;
@@ -286,7 +290,8 @@ enum status replica_take_evaluation(struct replica *r, const struct evaluation *
 		return OK;
 	r->state.best_loss = e->all.loss;
 	r->state.best_iteration = iteration;
-	return iteration > 0 && r->run->options.save_best && saves ? save_best(r, err) : OK;
+	r->is_best = iteration > 0 && r->run->options.save_best;
+	return OK;
 }
 
 enum status replica_conclude(struct replica *r, int64_t iteration, struct error *err)

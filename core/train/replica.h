@@ -26,6 +26,8 @@ struct replica {
 	const struct update_audit *audit; /* NULL: none */
 	int64_t unexplained; /* iteration in which it diverged, until the tensor is found; or 0
 			      */
+	bool is_best;	     /* the weights are the best so far, and not saved as such */
+	bool is_unsaved;     /* a checkpoint of this iteration is missing */
 	bool stops;	     /* a budget is used up */
 	bool over;	     /* it ended before the others, or takes no part */
 };
@@ -53,9 +55,11 @@ enum status replica_sum_rows(struct replica *r, struct error *err) MUST_CHECK;
 void replica_settle(struct replica *r, const struct optim_reports *reports,
 		    const struct loss_parts *parts, bool logging);
 
-/* `saves`: this process keeps the best weights. */
 enum status replica_take_evaluation(struct replica *r, const struct evaluation *e,
-				    int64_t iteration, bool saves, struct error *err) MUST_CHECK;
+				    int64_t iteration, struct error *err) MUST_CHECK;
+
+/* If the last evaluation was the best one. */
+enum status replica_save_best(struct replica *r, struct error *err) MUST_CHECK;
 
 /* What is recorded once, after the last evaluation. */
 enum status replica_conclude(struct replica *r, int64_t iteration, struct error *err) MUST_CHECK;

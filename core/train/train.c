@@ -164,6 +164,29 @@ static enum status each_run(struct trainer *t, run_step step, struct error *err)
 	return t->backend->check(t->backend, err);
 }
 
+/*
+ * The same for a step that writes files, mostly waits for the disk, and reaches the device through
+ * the run's checkpoint alone: of several runs at a time.
+ */
+static enum status write_each_run(struct trainer *t, run_step step, struct error *err)
+{
+	bool *failed = calloc((size_t)t->n, sizeof(*failed));
+
+	if (!failed)
+		return fail_memory(err, "files of runs", (size_t)t->n * sizeof(*failed));
+#pragma omp parallel for schedule(dynamic) if (t->n > 1)
+	for (int i = 0; i < t->n; i++) {
+		struct replica *r = &t->replicas[i];
+
+		failed[i] = !r->over && step(t, r, &r->run->reason) != OK;
+	}
+	for (int i = 0; i < t->n; i++)
+		if (failed[i])
+			replica_end(&t->replicas[i], TRAIN_FAILED);
+	free(failed);
+	return t->backend->check(t->backend, err);
+}
+
 /* Runs that go on. */
 static int running(const struct trainer *t)
 {
@@ -210,8 +233,12 @@ static enum status explain_divergences(struct trainer *t, struct error *err)
 
 static enum status take_evaluation(struct trainer *t, struct replica *r, struct error *err)
 {
-	return replica_take_evaluation(r, &t->evaluations[r - t->replicas], t->iteration,
-				       is_leader(t), err);
+	return replica_take_evaluation(r, &t->evaluations[r - t->replicas], t->iteration, err);
+}
+
+static enum status save_best(struct trainer *t, struct replica *r, struct error *err)
+{
+	return is_leader(t) ? replica_save_best(r, err) : OK;
 }
 
 static enum status conclude(struct trainer *t, struct replica *r, struct error *err)
@@ -248,7 +275,9 @@ static enum status evaluate_runs(struct trainer *t, struct error *err)
 {
 	if (evaluate_all(t, err) != OK)
 		return FAIL;
-	return each_run(t, take_evaluation, err);
+	if (each_run(t, take_evaluation, err) != OK)
+		return FAIL;
+	return write_each_run(t, save_best, err);
 }
 
 /* Rank 0 gets the gradient of the update just made. */
@@ -671,24 +700,35 @@ static enum status iterate(struct trainer *t, bool logging, struct error *err)
 	return t->audited ? end_audit(t, err) : OK;
 }
 
-/* Rank 0 writes what all ranks have. */
-static enum status save(struct trainer *t, struct replica *r, struct error *err)
+static enum status prepare_save(struct trainer *t, struct replica *r, struct error *err)
 {
-	bool missing;
-
-	if (replica_prepare_save(r, &missing, err) != OK)
+	if (replica_prepare_save(r, &r->is_unsaved, err) != OK)
 		return FAIL;
-	if (!missing)
+	if (!r->is_unsaved)
 		return OK;
-	if (replica_sum_rows(r, err) != OK ||
-	    (t->audit && update_audit_digest(t->audit, &r->state.digest, err) != OK))
+	if (replica_sum_rows(r, err) != OK)
 		return FAIL;
+	return t->audit ? update_audit_digest(t->audit, &r->state.digest, err) : OK;
+}
+
+/* Rank 0 writes what all ranks have. */
+static enum status write_checkpoint(struct trainer *t, struct replica *r, struct error *err)
+{
+	if (!r->is_unsaved)
+		return OK;
 	if (!is_leader(t) ? shards_serve(shards(t), err) != OK
 			  : checkpoint_save(&r->checkpoint, &r->state, err) != OK ||
 				    (shards(t) && shards_done(shards(t), err) != OK))
 		return FAIL;
 	r->saved = r->state.iteration;
 	return OK;
+}
+
+static enum status save_all(struct trainer *t, struct error *err)
+{
+	if (each_run(t, prepare_save, err) != OK)
+		return FAIL;
+	return write_each_run(t, write_checkpoint, err);
 }
 
 static enum status log_run(struct trainer *t, struct replica *r, struct error *err)
@@ -733,7 +773,7 @@ static enum status finish_iteration(struct trainer *t, bool logging, struct erro
 		return FAIL;
 	if (!wanted)
 		return OK;
-	return settle(t, false, err) == OK ? each_run(t, save, err) : FAIL;
+	return settle(t, false, err) == OK ? save_all(t, err) : FAIL;
 }
 
 /* ------------------------------------------------------------------ stopping */
@@ -741,7 +781,7 @@ static enum status finish_iteration(struct trainer *t, bool logging, struct erro
 /* The runs stop here, and go on later. */
 static enum status interrupt(struct trainer *t, int signal, struct error *err)
 {
-	if (settle(t, false, err) != OK || each_run(t, save, err) != OK)
+	if (settle(t, false, err) != OK || save_all(t, err) != OK)
 		return FAIL;
 	for (int i = 0; i < t->n; i++)
 		if (!t->replicas[i].over) {
@@ -775,11 +815,12 @@ static enum status end_by_budget(struct trainer *t, struct replica *r, struct er
 {
 	if (!r->stops)
 		return OK;
-	if (!evaluation_due(t) && take_evaluation(t, r, err) != OK)
+	if (!evaluation_due(t) && (take_evaluation(t, r, err) != OK || save_best(t, r, err) != OK))
 		return FAIL;
 	if (r->over)
 		return OK;
-	if (conclude(t, r, err) != OK || save(t, r, err) != OK)
+	if (conclude(t, r, err) != OK || prepare_save(t, r, err) != OK ||
+	    write_checkpoint(t, r, err) != OK)
 		return FAIL;
 	replica_end_by_budget(r);
 	return OK;
