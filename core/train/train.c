@@ -174,7 +174,7 @@ static enum status write_each_run(struct trainer *t, run_step step, struct error
 
 	if (!failed)
 		return fail_memory(err, "files of runs", (size_t)t->n * sizeof(*failed));
-#pragma omp parallel for schedule(dynamic) if (t->n > 1)
+#pragma omp parallel for schedule(dynamic) num_threads(t->update.helpers) if (t->n > 1)
 	for (int i = 0; i < t->n; i++) {
 		struct replica *r = &t->replicas[i];
 
@@ -277,6 +277,7 @@ static enum status evaluate_runs(struct trainer *t, struct error *err)
 		return FAIL;
 	if (each_run(t, take_evaluation, err) != OK)
 		return FAIL;
+	phases_enter(t->options->phases, PHASE_RECORDS);
 	return write_each_run(t, save_best, err);
 }
 
@@ -308,12 +309,18 @@ static enum status record_norms(struct trainer *t, struct error *err)
 /* The evaluation after an update: of the gradient as well. */
 static enum status evaluate_update(struct trainer *t, struct error *err)
 {
+	enum status status;
+
 	phases_enter(t->options->phases, PHASE_EVALUATION);
 	if (fetch_gradient(t, err) != OK || record_norms(t, err) != OK ||
 	    evaluate_runs(t, err) != OK)
 		return FAIL;
+	if (t->iteration < t->options->iterations)
+		return OK;
+	phases_enter(t->options->phases, PHASE_EVALUATION);
+	status = each_run(t, conclude, err);
 	phases_enter(t->options->phases, PHASE_RECORDS);
-	return t->iteration == t->options->iterations ? each_run(t, conclude, err) : OK;
+	return status;
 }
 
 /* ------------------------------------------------------------------ before the loop */

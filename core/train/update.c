@@ -116,7 +116,7 @@ enum status update_open(struct update *u, const struct train_run *runs, int n,
 	*u = (struct update){
 		.runs = runs,
 		.n = n,
-		.fillers = n > 1 ? usable_processors() : 1,
+		.helpers = n > 1 ? usable_processors() : 1,
 		.workload = &runs[0].workload,
 		.options = options,
 		.backend = backend,
@@ -181,7 +181,7 @@ static void fill_micro(struct update *u, int64_t iteration, int64_t micro)
 {
 	const int64_t rows = u->options->batch, first = micro * rows;
 
-#pragma omp parallel for schedule(static) num_threads(u->fillers) if (u->fillers > 1)
+#pragma omp parallel for schedule(static) num_threads(u->helpers) if (u->helpers > 1)
 	for (int64_t i = 0; i < u->n * rows; i++)
 		fill_row(u, (int)(i / rows), iteration, first + i % rows);
 	for (int run = 0; run < u->n; run++)
@@ -258,7 +258,7 @@ static void feed_micro(struct update *u, int64_t iteration, int64_t micro, bool 
 
 	token_program_feed(&u->training, u->tokens + at, u->targets + at);
 	backend_choose(u->backend, chosen);
-#pragma omp parallel for schedule(static) num_threads(u->fillers) if (u->fillers > 1)
+#pragma omp parallel for schedule(static) num_threads(u->helpers) if (u->helpers > 1)
 	for (int i = 0; i < u->n; i++)
 		sum_rows(u, i, iteration, micro * u->options->batch);
 	for (int i = 0; i < u->n; i++)

@@ -13,7 +13,7 @@
 struct update {
 	const struct train_run *runs; /* by replica */
 	int n;
-	int fillers;			 /* threads that make rows */
+	int helpers;			 /* threads of the host, for several runs */
 	const struct workload *workload; /* what the runs have in common */
 	const struct train_options *options;
 	const struct backend *backend;
