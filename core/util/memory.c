@@ -205,7 +205,7 @@ struct notes {
 };
 
 /* Refuses links and files of other users: everybody may write to the directory. */
-static int open_file(const char *path)
+static int open_own(const char *path)
 {
 	const int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 	struct stat info;
@@ -216,22 +216,27 @@ static int open_file(const char *path)
 		close(fd);
 		return -1;
 	}
-	while (flock(fd, LOCK_EX) != 0 && errno == EINTR)
-		;
 	return fd;
+}
+
+int memory_open_file(const char *what, const char *device)
+{
+	char path[PATH_SIZE];
+
+	snprintf(path, sizeof(path), "%s/kablate-%s-%ld%s%s",
+		 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", what, (long)getuid(),
+		 device ? "-" : "", device ? device : "");
+	return open_own(path);
 }
 
 /* `given`: this file; else the user's, of the machine or of a device. */
 static int open_notes(const char *given, const char *device)
 {
-	char path[PATH_SIZE];
+	const int fd = given ? open_own(given) : memory_open_file("memory", device);
 
-	if (given)
-		return open_file(given);
-	snprintf(path, sizeof(path), "%s/kablate-memory-%ld%s%s",
-		 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (long)getuid(),
-		 device ? "-" : "", device ? device : "");
-	return open_file(path);
+	while (fd >= 0 && flock(fd, LOCK_EX) != 0 && errno == EINTR)
+		;
+	return fd;
 }
 
 /* Reads the notes of the processes that still live. */

@@ -46,6 +46,12 @@ enum status memory_reserve(const struct memory_place *place, double bytes, doubl
 /* Removes the note: for a process that goes on after its run. */
 void memory_release(const struct memory_place *place);
 
+/*
+ * This user's file about `what` of the machine, or of a device if that is not NULL, in memory; -1:
+ * there is none.
+ */
+int memory_open_file(const char *what, const char *device);
+
 /* Memory of a device of its own, such as a GPU. */
 struct memory_device {
 	const char *id;	   /* names the notes: letters and digits */

@@ -1,6 +1,8 @@
 #include "tools/kablate/device_memory.h"
 
+#include <errno.h>
 #include <math.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "core/engine/program.h"
@@ -11,6 +13,7 @@
 #define MEBIBYTE 1048576.0
 #define LOOK_MICROSECONDS 100000 /* between two looks for free memory */
 #define MOST_LOOKS 600
+#define TURN_MICROSECONDS 5000
 
 /* ------------------------------------------------------------------ counting */
 
@@ -338,6 +341,21 @@ enum status device_memory_reserve(const struct run_setup *setup, int *n, struct 
 		usleep(LOOK_MICROSECONDS);
 	}
 	return OK;
+}
+
+int device_turn_take(const struct run_setup *setup)
+{
+	struct backend_memory named;
+	int fd;
+
+	if (!setup->replicas)
+		return -1;
+	setup->backend.memory(&setup->backend, &named);
+	fd = memory_open_file("turn", named.device);
+	while (fd >= 0 && !signals_stop() && flock(fd, LOCK_EX | LOCK_NB) != 0 &&
+	       errno == EWOULDBLOCK)
+		usleep(TURN_MICROSECONDS);
+	return fd;
 }
 
 void device_memory_taken(const struct run_setup *setup, bool audits_to_come)

@@ -39,6 +39,13 @@ void device_memory_print(const struct device_memory *m, FILE *file);
 enum status device_memory_reserve(const struct run_setup *setup, int *n,
 				  struct error *err) MUST_CHECK;
 
+/*
+ * Waits until no other process of this user trains replicas on the device.  Processes that share a
+ * GPU take turns of milliseconds there: six groups of six runs took 50 s together, and 3 s each
+ * alone.  The turn ends when its descriptor is closed; -1: there are no turns.
+ */
+int device_turn_take(const struct run_setup *setup);
+
 /* The reservation has been allocated, except the memory of audits that are still to come. */
 void device_memory_taken(const struct run_setup *setup, bool audits_to_come);
 

@@ -495,6 +495,22 @@ static enum status finish(struct group *g, int i, struct error *err)
 	return OK;
 }
 
+static enum status train_in_turn(struct group *g, int64_t done, struct error *err)
+{
+	enum status status = FAIL;
+	int turn;
+
+	phases_enter(&g->w->phases, PHASE_START);
+	turn = device_turn_take(g->w->setup);
+	if (show_estimate(g, done, err) == OK) {
+		begin_progress(g, done);
+		status = trainer_run(g->trainer, &g->w->progress, err);
+	}
+	if (turn >= 0)
+		close(turn);
+	return status;
+}
+
 /* The group has its memory. */
 static enum status train_group(struct group *g, struct error *err)
 {
@@ -517,11 +533,7 @@ static enum status train_group(struct group *g, struct error *err)
 		idle_progress(g->w);
 		return OK;
 	}
-	phases_enter(&g->w->phases, PHASE_START);
-	if (show_estimate(g, start < 0 ? 0 : start, err) != OK)
-		return FAIL;
-	begin_progress(g, start < 0 ? 0 : start);
-	if (trainer_run(g->trainer, &g->w->progress, err) != OK)
+	if (train_in_turn(g, start < 0 ? 0 : start, err) != OK)
 		return FAIL;
 	phases_enter(&g->w->phases, PHASE_RECORDS);
 	progress_end(&g->w->progress, end_of(g));
