@@ -343,8 +343,10 @@ static void run_cross_entropy(const struct call *c, const cross_entropy<P, L> &s
 	const int64_t row = row_bytes<L>(s.v), max = context_of(c)->shared_bytes - REDUCE_BYTES;
 	const int64_t sms = context_of(c)->sm_count;
 	const bool few = s.v <= FEW_LOGITS;
-	const int vecs = (s.v / token_row<L>::N / WARP + 1) * WARP;
-	const int threads = !few ? MAX_THREADS : vecs < BLOCK / 2 ? vecs : BLOCK / 2;
+	const int vecs = s.v / token_row<L>::N, warps = vecs > 0 ? (vecs + WARP - 1) / WARP : 1;
+	const int threads = !few		       ? MAX_THREADS
+			    : warps * WARP < BLOCK / 2 ? warps * WARP
+						       : BLOCK / 2;
 
 	if (2 * row <= max && !few && s.tokens > sms)
 		launch_cross_entropy<2>(c, sms, threads, s);
