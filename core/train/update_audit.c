@@ -494,8 +494,7 @@ static void collect(const struct update_audit *a, int late, int b)
 		a->backend->collect(a->backend, a->own->type, a->from[b], a->n, a->kept[late][b]);
 }
 
-/* All that was collected. */
-/* A device that failed has its own sentence: what it left in memory is no finding. */
+/* All that was collected.  What a device that failed left in memory is no finding. */
 static enum status download(const struct update_audit *a, struct error *err)
 {
 	a->backend->download(a->backend, a->all_seen, a->all_kept, kept_bytes(a));
