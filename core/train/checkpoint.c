@@ -31,12 +31,20 @@ enum { WEIGHTS, MOMENTS, TENSOR_FILES };
 
 /* ------------------------------------------------------------------ writing */
 
+/* Device memory that was read ahead: small tensors, which lie one behind the other, in one copy. */
+struct window {
+	const char *from;
+	size_t size;
+	char host[1 << 20];
+};
+
 /* Device memory, or state that is spread over ranks, handed to the writer piece by piece. */
 struct source {
 	const struct backend *backend;
 	int replica;
-	const char *device;
-	struct shards *shards; /* NULL: `device` has it */
+	const char *device, *end; /* end: of the tensors of the file that lie there in a row */
+	struct window *window;	  /* NULL: nothing is read ahead */
+	struct shards *shards;	  /* NULL: `device` has it */
 	int tensor;
 };
 
@@ -61,10 +69,22 @@ static enum status fill_from_device(void *context, size_t offset, size_t size, v
 				    struct error *err)
 {
 	const struct source *s = context;
+	const char *from = s->device + offset;
+	struct window *w = s->window;
 
 	if (s->shards)
 		return shards_read(s->shards, s->tensor, offset, size, buffer, err);
-	return download(s->backend, s->replica, buffer, s->device + offset, size, err);
+	if (!w || size > sizeof(w->host))
+		return download(s->backend, s->replica, buffer, from, size, err);
+	if (from < w->from || from + size > w->from + w->size) {
+		w->from = from;
+		w->size = (size_t)(s->end - from) < sizeof(w->host) ? (size_t)(s->end - from)
+								    : sizeof(w->host);
+		if (download(s->backend, s->replica, w->host, from, w->size, err) != OK)
+			return FAIL;
+	}
+	memcpy(buffer, w->host + (from - w->from), size);
+	return OK;
 }
 
 static struct source param_source(const struct params *params, int replica, int i)
@@ -91,12 +111,50 @@ static struct safetensors_tensor entry(const char *name, const struct param *p, 
 	return t;
 }
 
-/* Lists of n tensors to be written; false when there is no memory. */
-static bool alloc_lists(int n, struct safetensors_tensor **tensors, struct source **sources)
+/* Tensors to be written. */
+struct tensor_list {
+	int n;
+	struct safetensors_tensor *tensors;
+	struct source *sources;
+	struct window *window;
+};
+
+static enum status open_list(struct tensor_list *l, int n, const char *path, struct error *err)
 {
-	*tensors = calloc((size_t)n + 1, sizeof(**tensors));
-	*sources = calloc((size_t)n + 1, sizeof(**sources));
-	return *tensors && *sources;
+	*l = (struct tensor_list){
+		.n = n,
+		.tensors = calloc((size_t)n + 1, sizeof(*l->tensors)),
+		.sources = calloc((size_t)n + 1, sizeof(*l->sources)),
+		.window = malloc(sizeof(*l->window)),
+	};
+	if (!l->tensors || !l->sources || !l->window)
+		return fail_memory(err, path, (size_t)n * sizeof(*l->tensors));
+	l->window->from = NULL;
+	l->window->size = 0;
+	return OK;
+}
+
+static void close_list(struct tensor_list *l)
+{
+	free(l->tensors);
+	free(l->sources);
+	free(l->window);
+}
+
+static enum status write_list(const struct tensor_list *l, const char *path,
+			      const struct safetensors_pair *pairs, int n_pairs, struct error *err)
+{
+	for (int i = l->n - 1; i >= 0; i--) {
+		struct source *s = &l->sources[i];
+
+		if (s->shards)
+			continue;
+		s->window = l->window;
+		s->end = s->device + safetensors_bytes(&l->tensors[i]);
+		if (i + 1 < l->n && s[1].device == s->end)
+			s->end = s[1].end;
+	}
+	return safetensors_write(path, l->tensors, l->n, pairs, n_pairs, err);
 }
 
 /*
@@ -124,27 +182,22 @@ static struct safetensors_pair *file_metadata(const struct safetensors_pair *abo
 static enum status save_weights(const struct params *params, int replica, const char *path,
 				const struct safetensors_pair *about, struct error *err)
 {
-	struct safetensors_pair *metadata;
-	struct safetensors_tensor *tensors;
-	struct source *sources;
-	enum status status = FAIL;
 	int pairs;
+	struct safetensors_pair *metadata = file_metadata(about, &pairs);
+	struct tensor_list l;
+	enum status status = open_list(&l, params->n, path, err);
 
-	metadata = file_metadata(about, &pairs);
-	if (!alloc_lists(params->n, &tensors, &sources) || !metadata) {
-		fail_memory(err, path, (size_t)params->n * sizeof(*tensors));
-		goto free_lists;
+	if (!metadata)
+		status = fail_memory(err, path, (size_t)pairs * sizeof(*metadata));
+	for (int i = 0; i < params->n && status == OK; i++) {
+		l.sources[i] = param_source(params, replica, i);
+		l.tensors[i] =
+			entry(params->list[i].name, &params->list[i], params->type, &l.sources[i]);
 	}
-	for (int i = 0; i < params->n; i++) {
-		sources[i] = param_source(params, replica, i);
-		tensors[i] =
-			entry(params->list[i].name, &params->list[i], params->type, &sources[i]);
-	}
-	status = safetensors_write(path, tensors, params->n, metadata, pairs, err);
-free_lists:
+	if (status == OK)
+		status = write_list(&l, path, metadata, pairs, err);
 	free(metadata);
-	free(tensors);
-	free(sources);
+	close_list(&l);
 	return status;
 }
 
@@ -181,22 +234,16 @@ static enum status optimizer_save(const struct checkpoint *c, const char *path, 
 {
 	int n;
 	const struct optim_tensor *state = state_tensors(c, &n);
-	struct safetensors_tensor *tensors;
-	struct source *sources;
-	enum status status = FAIL;
+	struct tensor_list l;
+	enum status status = open_list(&l, n, path, err);
 
-	if (!alloc_lists(n, &tensors, &sources)) {
-		fail_memory(err, path, (size_t)n * sizeof(*tensors));
-		goto free_lists;
+	for (int i = 0; i < n && status == OK; i++) {
+		l.sources[i] = state_source(c, state, i);
+		l.tensors[i] = entry(state[i].name, state[i].param, c->params->type, &l.sources[i]);
 	}
-	for (int i = 0; i < n; i++) {
-		sources[i] = state_source(c, state, i);
-		tensors[i] = entry(state[i].name, state[i].param, c->params->type, &sources[i]);
-	}
-	status = safetensors_write(path, tensors, n, NULL, 0, err);
-free_lists:
-	free(tensors);
-	free(sources);
+	if (status == OK)
+		status = write_list(&l, path, NULL, 0, err);
+	close_list(&l);
 	return status;
 }
 
