@@ -14,7 +14,7 @@ struct symbol {
 	const char *name;
 	const char *value; /* NULL: inactive */
 	enum config_type type;
-	bool read;
+	bool read, sealed;
 };
 
 struct config {
@@ -138,6 +138,25 @@ enum status config_copy(struct config **copy, const struct config *c, struct err
 			*copy = NULL;
 			return FAIL;
 		}
+	}
+	return OK;
+}
+
+enum status config_vary(struct config **copy, const struct config *c, const char *name,
+			const char *value, struct error *err)
+{
+	if (config_copy(copy, c, err))
+		return FAIL;
+	for (struct symbol *s = (*copy)->first, *from = c->first; s;
+	     s = s->next, from = from->next) {
+		s->read = from->read;
+		s->sealed = from->sealed;
+	}
+	if (config_raw(c, name) ? config_set(*copy, name, value, err)
+				: fail(err, "CONFIG_%s has no value to replace", name)) {
+		config_free(*copy);
+		*copy = NULL;
+		return FAIL;
 	}
 	return OK;
 }
@@ -372,6 +391,21 @@ void config_visit_read(const struct config *c,
 {
 	for (const struct symbol *s = c->first; s; s = s->next)
 		if (s->read && s->value)
+			visit(context, s->name, s->value);
+}
+
+void config_seal(struct config *c)
+{
+	for (struct symbol *s = c->first; s; s = s->next)
+		s->sealed = s->read;
+}
+
+void config_visit_sealed(const struct config *c,
+			 void (*visit)(void *context, const char *name, const char *value),
+			 void *context)
+{
+	for (const struct symbol *s = c->first; s; s = s->next)
+		if (s->sealed && s->value)
 			visit(context, s->name, s->value);
 }
 

@@ -29,6 +29,13 @@ enum status config_parse(struct config **c, const char *text, struct error *err)
 /* The same values, none of them read yet; the original must outlive the copy. */
 enum status config_copy(struct config **copy, const struct config *c, struct error *err) MUST_CHECK;
 
+/*
+ * The same, with the same symbols read, and with another value for one symbol that has one; what it
+ * reads later is its own affair.
+ */
+enum status config_vary(struct config **copy, const struct config *c, const char *name,
+			const char *value, struct error *err) MUST_CHECK;
+
 void config_free(struct config *c);
 
 /* Replaces a value or adds a symbol: for tests, tools and audits. */
@@ -56,6 +63,12 @@ enum status config_check(const struct config *c, struct error *err) MUST_CHECK;
 void config_visit_read(const struct config *c,
 		       void (*visit)(void *context, const char *name, const char *value),
 		       void *context);
+
+/* The symbols read so far are those that decide what a run computes: its identity has them. */
+void config_seal(struct config *c);
+void config_visit_sealed(const struct config *c,
+			 void (*visit)(void *context, const char *name, const char *value),
+			 void *context);
 
 /* Prints the symbols that are on or have a value but were never read; returns their number. */
 int config_unread(const struct config *c, FILE *file);

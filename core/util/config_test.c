@@ -333,11 +333,35 @@ static void test_a_copy_remembers_its_own_reads(void **state)
 	config_free(c);
 }
 
+static void test_a_variation_keeps_what_was_read(void **state)
+{
+	struct config *c = parsed("CONFIG_A=3\nCONFIG_B=\"x\"\nCONFIG_C=n\n"), *varied;
+	struct error err;
+	int sealed = 0;
+
+	(void)state;
+	config_int(c, "A");
+	config_seal(c);
+	config_text(c, "B");
+	assert_int_equal(config_vary(&varied, c, "B", "y", &err), OK);
+	assert_string_equal(config_raw(varied, "B"), "y");
+	assert_string_equal(config_raw(c, "B"), "x");
+	assert_int_equal(config_unread(varied, stderr), 0);
+	config_visit_sealed(varied, count_read, &sealed);
+	assert_int_equal(sealed, 1);
+	config_free(varied);
+	assert_int_equal(config_vary(&varied, c, "A", "x", &err), FAIL);
+	assert_int_equal(config_vary(&varied, c, "D", "1", &err), FAIL);
+	assert_string_equal(err.text, "CONFIG_D has no value to replace");
+	config_free(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_builtin_has_every_type),
 		cmocka_unit_test(test_a_copy_remembers_its_own_reads),
+		cmocka_unit_test(test_a_variation_keeps_what_was_read),
 		cmocka_unit_test(test_inactive_bool_is_off),
 		cmocka_unit_test(test_inactive_value_is_an_error),
 		cmocka_unit_test(test_set_activates_and_replaces),
