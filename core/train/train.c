@@ -539,6 +539,8 @@ static enum status begin_audit(struct trainer *t, struct error *err)
 	enum status status = OK;
 	struct error why;
 
+	if (update_audit_follow(t->audit, run->options.audited, err) != OK)
+		return FAIL;
 	backend_choose(t->backend, t->audited->number);
 	if ((t->audits == 0 || evaluation_due(t)) &&
 	    update_audit_micros(t->audit, &t->update.training, &run->workload, run->options.seed,

@@ -90,6 +90,7 @@ struct matrix {
 
 struct update_audit {
 	struct formula f;
+	const struct config *config;	   /* that f was read from */
 	const struct params *params, *own; /* the same without shards */
 	const struct optimizer *optimizer;
 	struct ranks *ranks; /* NULL: this process is alone */
@@ -210,6 +211,16 @@ static enum status configure(struct formula *f, const struct config *config, str
 	status = config_check(copy, err);
 	config_free(copy);
 	return status;
+}
+
+enum status update_audit_follow(struct update_audit *a, const struct config *config,
+				struct error *err)
+{
+	if (a->config == config)
+		return OK;
+	a->config = config;
+	a->f = (struct formula){ 0 };
+	return configure(&a->f, config, err);
 }
 
 int64_t update_audit_updates(const struct update_audit *a)
@@ -453,7 +464,7 @@ enum status update_audit_create(struct update_audit **out, const struct config *
 	if (!a->sites)
 		status = fail_memory(err, "update audit", sizeof(*a->sites));
 	if (status == OK)
-		status = configure(&a->f, config, err);
+		status = update_audit_follow(a, config, err);
 	for (int i = 0; i < a->n_sites && status == OK; i++)
 		status = open_site(a, i, err);
 	if (status == OK)

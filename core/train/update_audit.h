@@ -27,6 +27,10 @@ enum status update_audit_create(struct update_audit **a, const struct config *co
 				struct shards *shards, struct error *err) MUST_CHECK;
 void update_audit_destroy(struct update_audit *a);
 
+/* The next updates are of a run with this configuration: replicas may differ in learning rates. */
+enum status update_audit_follow(struct update_audit *a, const struct config *config,
+				struct error *err) MUST_CHECK;
+
 /*
  * May be called before an update is audited: runs each of its micro-batches alone.  That leaves
  * gradients behind, and changes nothing else.

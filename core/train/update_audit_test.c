@@ -175,6 +175,27 @@ static void test_in_double(void **state)
 	check(F64);
 }
 
+/* Replicas differ in rates: an update is judged by those of its own run. */
+static void test_follows_a_run(void **state)
+{
+	struct fixture f = { .params = NULL };
+	struct config *faster;
+	struct error finding;
+
+	(void)state;
+	start(&f, F32, "adamw");
+	must(config_vary(&faster, f.config, "LEARNING_RATE", "0.02", &f.err), &f.err);
+	f.schedule = schedule_configured(faster);
+	must(update_audit_follow(f.audit, faster, &f.err), &f.err);
+	update(&f, 1, false, &finding);
+	assert_string_equal(finding.text, "");
+	must(update_audit_follow(f.audit, f.config, &f.err), &f.err);
+	update(&f, 2, false, &finding);
+	assert_non_null(strstr(finding.text, "after update 2 the weight"));
+	stop(&f);
+	config_free(faster);
+}
+
 /* Any element that differs changes the digest. */
 static void test_digest(void **state)
 {
@@ -196,6 +217,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_in_float),
 		cmocka_unit_test(test_in_double),
+		cmocka_unit_test(test_follows_a_run),
 		cmocka_unit_test(test_digest),
 	};
 
