@@ -43,7 +43,7 @@ struct arguments {
 	uint64_t seed, repeat;
 	int64_t context, batch;
 	double seconds;
-	const char *lengths, *seeds, *identities;
+	const char *lengths, *seeds, *identities, *steps, *rates;
 	struct session_options session;
 	struct generate_options generate;
 	bool json, lines, records;
@@ -80,6 +80,8 @@ static const char usage[] =
 	"  --lengths N,N..  rows of these lengths (default: the trained one); longer ones where\n"
 	"                   positions are not learned\n"
 	"  --identity HEX   train only if the run's identity begins with this; with --seeds HEX,HEX..\n"
+	"  --steps S,S.., --rates R,R..    with --seeds: each run's step and learning rate, or R/LEAST\n"
+	"                   with the lowest rate\n"
 	"  --times          print what the time of training went to, as JSON\n"
 	"  --keep-diverged  a divergence is a result: such a run is done\n"
 	"  --any-environment    resume a run even if its bits may differ\n"
@@ -334,6 +336,17 @@ static int run_unread(struct run_setup *setup, const struct arguments *a)
 
 /* ------------------------------------------------------------------ training */
 
+/* Directories are named after experiments and steps. */
+static bool take_name(const char *text, bool is_step)
+{
+	struct error err;
+
+	if ((is_step ? step_check : name_check)("the name", text, &err) == OK)
+		return true;
+	complain(&err);
+	return false;
+}
+
 static int count_words(const char *list)
 {
 	int n = 1;
@@ -343,19 +356,43 @@ static int count_words(const char *list)
 	return n;
 }
 
-/* The words of two lists, which are cut in place.  False: they do not fit together. */
-static bool read_wanted(char *seeds, char *identities, struct wanted_run *wanted, int n)
+/* What is said of each run, as lists of words: cut in place. */
+struct lists {
+	char *seeds, *identities, *steps, *rates;
+};
+
+static bool fits(const char *name, const char *list, int n)
+{
+	if (!list || count_words(list) == n)
+		return true;
+	fprintf(stderr, "kablate: --seeds and --%s have lists of different lengths\n", name);
+	return false;
+}
+
+static char *next_word(char **list)
+{
+	return *list ? strsep(list, ",") : NULL;
+}
+
+static bool read_wanted(struct lists l, struct wanted_run *wanted, int n)
 {
 	for (int i = 0; i < n; i++) {
-		const char *seed = strsep(&seeds, ",");
+		const char *seed = next_word(&l.seeds);
+		char *rates;
 
-		wanted[i].identity = identities ? strsep(&identities, ",") : NULL;
-		if (!seed || !parse_number(seed, &wanted[i].seed)) {
-			fprintf(stderr, "kablate: '%s' is not a whole number\n", seed ? seed : "");
+		wanted[i].identity = next_word(&l.identities);
+		wanted[i].step = next_word(&l.steps);
+		rates = next_word(&l.rates);
+		wanted[i].rate = rates ? strsep(&rates, "/") : NULL;
+		wanted[i].least_rate = rates;
+		if (wanted[i].step && !take_name(wanted[i].step, true))
+			return false;
+		if (!parse_number(seed, &wanted[i].seed)) {
+			fprintf(stderr, "kablate: '%s' is not a whole number\n", seed);
 			return false;
 		}
 	}
-	return !identities && !seeds;
+	return true;
 }
 
 /* How a process that trained ends. */
@@ -390,25 +427,31 @@ static int train_list(struct run_setup *setup, const struct arguments *a)
 {
 	const int n = count_words(a->seeds);
 	struct wanted_run *wanted = calloc((size_t)n, sizeof(*wanted));
-	char *seeds = strdup(a->seeds), *identities = a->identities ? strdup(a->identities) : NULL;
+	struct lists l = {
+		.seeds = strdup(a->seeds),
+		.identities = a->identities ? strdup(a->identities) : NULL,
+		.steps = a->steps ? strdup(a->steps) : NULL,
+		.rates = a->rates ? strdup(a->rates) : NULL,
+	};
 	int result = EXIT_USAGE;
 
-	if (!wanted || !seeds || (a->identities && !identities))
+	if (!wanted || !l.seeds || !l.identities != !a->identities || !l.steps != !a->steps ||
+	    !l.rates != !a->rates)
 		result = EXIT_WRONG;
-	else if (a->identities && count_words(a->identities) != n)
-		fprintf(stderr,
-			"kablate: --seeds and --identity have lists of different lengths\n");
-	else if (read_wanted(seeds, identities, wanted, n))
+	else if (fits("identity", l.identities, n) && fits("steps", l.steps, n) &&
+		 fits("rates", l.rates, n) && read_wanted(l, wanted, n))
 		result = train_runs(setup, a, wanted, n);
 	free(wanted);
-	free(seeds);
-	free(identities);
+	free(l.seeds);
+	free(l.identities);
+	free(l.steps);
+	free(l.rates);
 	return result;
 }
 
 static int run_train(struct run_setup *setup, const struct arguments *a)
 {
-	const struct wanted_run one = { a->seed, a->identities };
+	const struct wanted_run one = { .seed = a->seed, .identity = a->identities };
 
 	return a->seeds ? train_list(setup, a) : train_runs(setup, a, &one, 1);
 }
@@ -425,17 +468,6 @@ static bool parse_size(const char *text, double *value)
 		fprintf(stderr, "kablate: '%s' is less than 0\n", text);
 	else
 		return true;
-	return false;
-}
-
-/* Directories are named after experiments and steps. */
-static bool take_name(const char *text, bool is_step)
-{
-	struct error err;
-
-	if ((is_step ? step_check : name_check)("the name", text, &err) == OK)
-		return true;
-	complain(&err);
 	return false;
 }
 
@@ -465,6 +497,8 @@ static const struct argument {
 	ARGUMENT("lines", FLAG, lines),
 	ARGUMENT("records", FLAG, records),
 	ARGUMENT("identity", TEXT, identities),
+	ARGUMENT("steps", TEXT, steps),
+	ARGUMENT("rates", TEXT, rates),
 	ARGUMENT("any-environment", FLAG, session.any_environment),
 	ARGUMENT("keep-diverged", FLAG, session.keep_diverged),
 	ARGUMENT("times", FLAG, session.times),

@@ -47,6 +47,11 @@ class Replicas(worker_test.Case):
     def test_bfloat16(self):
         self.check(replicas(PRECISION="bfloat16"))
 
+    def test_rates(self):
+        """The candidates of a tuned rate are replicas, too."""
+        slow, fast = (replicas(LEARNING_RATE=rate, MIN_LEARNING_RATE="1e-4") for rate in ("1e-3", "2e-3"))
+        self.check_rates(slow, fast, ("1e-3/1e-4", "2e-3/1e-4"))
+
     def test_ordinary_runs_are_others(self):
         ordinary, replica = Run(tiny()), Run(replicas())
         self.assertNotEqual(ordinary.identity, replica.identity)

@@ -139,12 +139,22 @@ void run_setup_identity(const struct run_setup *setup, uint64_t seed, char hex[S
 	sha256_hex(&s, hex);
 }
 
-enum status run_setup_reseed(struct run_setup *run, const struct run_setup *setup, uint64_t seed,
-			     struct error *err)
+static void make_identity(struct run_setup *setup)
+{
+	sha256_init(&setup->symbols);
+	config_visit_sealed(setup->config, hash_symbol, &setup->symbols);
+	run_setup_identity(setup, setup->seed, setup->identity);
+}
+
+enum status run_setup_vary(struct run_setup *run, const struct run_setup *setup, uint64_t seed,
+			   struct config *config, struct error *err)
 {
 	*run = *setup;
+	run->config = config;
 	run->seed = run->source.seed = run->train.seed = seed;
-	run_setup_identity(setup, seed, run->identity);
+	run->train.schedule = schedule_configured(config);
+	run->train.audited = setup->train.audited ? config : NULL;
+	make_identity(run);
 	run->record = (struct weights_record){ 0 };
 	run->train.identity = run->identity;
 	run->train.about = run->record.pair;
@@ -156,12 +166,6 @@ void run_setup_hash_symbols(const struct config *c, struct sha256 *s)
 {
 	sha256_init(s);
 	config_visit_read(c, hash_symbol, s);
-}
-
-static void make_identity(struct run_setup *setup)
-{
-	run_setup_hash_symbols(setup->config, &setup->symbols);
-	run_setup_identity(setup, setup->seed, setup->identity);
 }
 
 static enum status open_source(struct run_setup *setup, bool model_only, struct error *err)
@@ -298,6 +302,7 @@ static enum status open_setup(struct run_setup *setup, struct config *c, uint64_
 	if (setup->init_from && setup->init_from[0] &&
 	    sha256_file(setup->init_from, setup->init_hash, err) != OK)
 		return fail_prefix(err, "CONFIG_INIT_FROM");
+	config_seal(c);
 	if (!model_only)
 		make_identity(setup);
 	read_rest_of_ranks(setup);

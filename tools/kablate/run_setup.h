@@ -79,11 +79,12 @@ void run_setup_hash_symbols(const struct config *c, struct sha256 *s);
 void run_setup_identity(const struct run_setup *setup, uint64_t seed, char hex[SHA256_HEX_SIZE]);
 
 /*
- * The same run with another seed: it shares everything but seed, identity and record with `setup`,
- * which must outlive it.  Ends with weights_record_free(&run->record).
+ * The same run with another seed, and with `config`, whose learning rates alone may differ from
+ * those of `setup`: it shares everything but these, identity and record with `setup`, which must
+ * outlive it.  Ends with weights_record_free(&run->record).
  */
-enum status run_setup_reseed(struct run_setup *run, const struct run_setup *setup, uint64_t seed,
-			     struct error *err) MUST_CHECK;
+enum status run_setup_vary(struct run_setup *run, const struct run_setup *setup, uint64_t seed,
+			   struct config *config, struct error *err) MUST_CHECK;
 
 /*
  * A backend for n runs of this setup at once; `replica_bytes`: what each takes of the device.

@@ -34,10 +34,10 @@ static enum status make_run_dir(struct session *s, struct error *err)
 
 	if (make_directory(o->runs, err) != OK)
 		return FAIL;
-	snprintf(path, sizeof(path), "%s/%s", o->runs, o->names.experiment);
+	snprintf(path, sizeof(path), "%s/%s", o->runs, s->names.experiment);
 	if (make_directory(path, err) != OK)
 		return FAIL;
-	snprintf(s->run_dir, sizeof(s->run_dir), "%s/%s-%" PRIu64 "-%.12s", path, o->names.step,
+	snprintf(s->run_dir, sizeof(s->run_dir), "%s/%s-%" PRIu64 "-%.12s", path, s->names.step,
 		 s->setup.seed, s->setup.identity);
 	snprintf(s->done, sizeof(s->done), "%s/done", s->run_dir);
 	s->setup.train.run_dir = s->run_dir;
@@ -138,7 +138,7 @@ enum status session_begin(struct session *s, struct error *err)
 		.warn_context = s->progress,
 	};
 
-	provenance_take(&s->provenance, &s->setup, &s->o->names);
+	provenance_take(&s->provenance, &s->setup, &s->names);
 	options.record = s->provenance.record;
 	snprintf(db, sizeof(db), "%s/results.db", s->o->runs);
 	snprintf(tensorboard, sizeof(tensorboard), "%s/tensorboard", s->run_dir);
@@ -156,7 +156,7 @@ static enum status record_declaration(struct session *s, struct error *err)
 {
 	char path[4200], hex[SHA256_HEX_SIZE];
 
-	snprintf(path, sizeof(path), "%s/%s/" DECLARATION_FILE, s->o->runs, s->o->names.experiment);
+	snprintf(path, sizeof(path), "%s/%s/" DECLARATION_FILE, s->o->runs, s->names.experiment);
 	if (access(path, F_OK) != 0)
 		return OK;
 	if (sha256_file(path, hex, err) != OK)
@@ -286,19 +286,46 @@ enum status session_has_loss_audits(const struct session *s, bool *has, struct e
 
 /* ----------------------------------------------------------- begin and end */
 
-enum status session_open(struct session *s, const struct run_setup *setup, uint64_t seed,
-			 const struct session_options *options, struct progress *progress,
-			 struct error *err)
+/* Rates that Muon keeps in proportion are the optimizer's, which all runs share. */
+static enum status vary_rates(struct session *s, const struct wanted_run *wanted, struct error *err)
+{
+	const struct config *c = s->setup.config;
+	struct config *rate;
+
+	if (config_raw(c, "MUON_LEARNING_RATE"))
+		return fail(err,
+			    "--rates: with Muon, runs of several rates need programs of their own");
+	if (config_vary(&rate, c, "LEARNING_RATE", wanted->rate, err))
+		return FAIL;
+	s->varied = rate;
+	if (!wanted->least_rate)
+		return OK;
+	return config_set(rate, "MIN_LEARNING_RATE", wanted->least_rate, err);
+}
+
+enum status session_open(struct session *s, const struct run_setup *setup,
+			 const struct wanted_run *wanted, const struct session_options *options,
+			 struct progress *progress, struct error *err)
 {
 	*s = (struct session){
 		.o = options,
+		.names = options->names,
+		.setup = *setup,
 		.lock = -1,
 		.failure = RUN_FAILED,
 		.progress = progress,
 	};
-	snprintf(s->label, sizeof(s->label), "%s %s seed %" PRIu64, options->names.experiment,
-		 options->names.step, seed);
-	return run_setup_reseed(&s->setup, setup, seed, err);
+	s->setup.record = (struct weights_record){ 0 };
+	if (wanted->step)
+		s->names.step = s->names.baseline = wanted->step;
+	snprintf(s->label, sizeof(s->label), "%s %s seed %" PRIu64, s->names.experiment,
+		 s->names.step, wanted->seed);
+	if (wanted->rate && vary_rates(s, wanted, err) != OK)
+		return FAIL;
+	if (run_setup_vary(&s->setup, setup, wanted->seed, s->varied ? s->varied : setup->config,
+			   err) != OK)
+		return FAIL;
+	return config_check(s->setup.config, err);
 }
 
 static enum status close_metrics(struct session *s, enum run_state state, const char *reason,
@@ -318,6 +345,7 @@ void session_close(struct session *s)
 		metrics_abandon(s->run->metrics);
 	unlock(s);
 	weights_record_free(&s->setup.record);
+	config_free(s->varied);
 }
 
 static enum status save_final(struct session *s, struct error *err)

@@ -22,8 +22,18 @@ struct session_options {
 	bool keep_diverged;   /* a divergence is a result: such a run is done */
 };
 
+/* A run that is asked for. */
+struct wanted_run {
+	uint64_t seed;
+	const char *identity;	       /* NULL, or how it must begin */
+	const char *step;	       /* NULL: that of the options */
+	const char *rate, *least_rate; /* NULL: the configured ones */
+};
+
 struct session {
 	const struct session_options *o;
+	struct run_names names;
+	struct config *varied; /* NULL: the setup's own */
 	struct run_setup setup;
 	char run_dir[4096], done[4200]; /* done: make's target, exists when the run has ended */
 	int lock;
@@ -42,10 +52,10 @@ struct session {
 /* It may be there already. */
 enum status make_directory(const char *path, struct error *err) MUST_CHECK;
 
-/* The run of this seed.  session_close() is due also after a failure. */
-enum status session_open(struct session *s, const struct run_setup *setup, uint64_t seed,
-			 const struct session_options *options, struct progress *progress,
-			 struct error *err) MUST_CHECK;
+/* session_close() is due also after a failure. */
+enum status session_open(struct session *s, const struct run_setup *setup,
+			 const struct wanted_run *wanted, const struct session_options *options,
+			 struct progress *progress, struct error *err) MUST_CHECK;
 void session_close(struct session *s);
 
 /* What is to be done with the run. */

@@ -433,13 +433,16 @@ static int count_members(const struct group *g)
 /* What a group of several, or its only run, is called. */
 static void name_group(struct group *g)
 {
-	const struct run_names *names = &g->w->o->names;
+	const struct run_names *first = &member(g, 0)->names, *last = &member(g, g->n - 1)->names;
 
 	if (g->n == 1)
 		snprintf(g->label, sizeof(g->label), "%s", member(g, 0)->label);
+	else if (strcmp(first->step, last->step) == 0)
+		snprintf(g->label, sizeof(g->label), "%s %s, %d seeds", first->experiment,
+			 first->step, count_members(g));
 	else
-		snprintf(g->label, sizeof(g->label), "%s %s, %d seeds", names->experiment,
-			 names->step, count_members(g));
+		snprintf(g->label, sizeof(g->label), "%s %s to %s, %d runs", first->experiment,
+			 first->step, last->step, count_members(g));
 }
 
 static enum status show_estimate(struct group *g, int64_t done, struct error *err)
@@ -737,7 +740,7 @@ static enum status open_worker(struct worker *w, struct error *err)
 	if (!w->sessions)
 		return fail_memory(err, "runs", (size_t)w->n * sizeof(*w->sessions));
 	for (int i = 0; i < w->n; i++)
-		if (session_open(&w->sessions[i], w->setup, w->wanted[i].seed, w->o, &w->progress,
+		if (session_open(&w->sessions[i], w->setup, &w->wanted[i], w->o, &w->progress,
 				 err) != OK)
 			return FAIL;
 	return OK;

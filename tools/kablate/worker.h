@@ -1,5 +1,5 @@
 /*
- * worker - trains runs of one step in this process.
+ * worker - trains runs of one step in this process, or of steps that differ in learning rates.
  *
  * Where the backend has replicas (CONFIG_REPLICAS), as many runs as fit train at once, and the next
  * ones after them; elsewhere one after the other.  A run is the same in either case but for its
@@ -10,12 +10,6 @@
 #define TOOLS_KABLATE_WORKER_H
 
 #include "tools/kablate/session.h"
-
-/* A run that is asked for. */
-struct wanted_run {
-	uint64_t seed;
-	const char *identity; /* NULL, or how it must begin */
-};
 
 /*
  * Trains until every run has ended or a signal stops them; leaves finished runs as they are.  *end

@@ -62,7 +62,32 @@ class Case(train_test.Case):
         return cls.known[binary, seed]
 
 
+    def check_rates(self, slow, fast, rates):
+        """Programs that differ in their rates: one of them trains the runs of both."""
+        alone = [self.alone(binary, 1) for binary in (slow, fast)]
+        together = Together(slow, (1, 1))
+        together.command += ["--identity", ",".join(run.identity for run in alone), "--rates", ",".join(rates)]
+        together.train()
+        for run in alone:
+            self.assert_same(OneOf(run.binary, 1, together.runs), run)
+
+
 class OnTheCpu(Case):
+    def test_rates(self):
+        slow, fast = (study(LEARNING_RATE=rate, MIN_LEARNING_RATE="1e-4") for rate in ("1e-3", "2e-3"))
+        self.check_rates(slow, fast, ("1e-3/1e-4", "2e-3/1e-4"))
+
+    def test_rates_that_are_none(self):
+        for more, expect, why in ((["--rates", "1e-3"], USAGE, "lists of different lengths"),
+                                  (["--rates", "1e-3,x"], WRONG, "CONFIG_LEARNING_RATE: 'x' is not a decimal number"),
+                                  (["--steps", "a,b/c"], USAGE, "b/c")):
+            runs = Together(study(), (1, 2))
+            runs.command += more
+            self.assertIn(why, runs.train(expect=expect))
+        muon = Together(program(OPTIMIZER="muon"), (1, 2))
+        muon.command += ["--rates", "1e-3,2e-3"]
+        self.assertIn("with Muon, runs of several rates need programs of their own", muon.train(expect=WRONG))
+
     def test_several_seeds(self):
         runs = Together(study())
         runs.train()

@@ -115,7 +115,8 @@ $(plan)/runs.mk: $(step_programs) $(plan)/plan.mk $(sort $(inputs))
 	$(stop_restarting)
 	$(Q)$(python) -m tools.plan.plan --output $(plan) --list && touch $@
 include $(plan)/runs.mk
-together-targets := $(foreach s,$(together),$(targets-of-$s))
+together-parts := $(sort $(foreach s,$(together),$(parts-of-$s)))
+together-targets := $(foreach p,$(together-parts),$(targets-of-$p))
 
 # Two makes may have two RUNS and one plan: what both of them write does not name RUNS.
 below_runs = $(1:$(RUNS)/%=%)
@@ -169,17 +170,21 @@ $(filter-out $(together-targets),$(run-targets) $(tuning-targets)):
 	$(call begin_run,seed $(SEED))
 	$(Q)$(train_here) --seed $(SEED) --identity $(IDENTITY) $(end_run)
 # Where the runs of a step are replicas, one process trains those that are missing of a part: the seeds that one look
-# adds.  So every step reaches a look before any begins the next.  $1: a part, STEP.LOOK
+# adds, or all rates with all tuning seeds.  So every step reaches a look before any begins the next.
+# $1: a part, STEP.LOOK or STEP@rates.0; its runs are SEED:IDENTITY:STEP:RATES
 define train_together
 $(targets-of-$1) &:
-	$$(call begin_run,$$(words $$(missing-of-$1)) of $$(words $$(targets-of-$(basename $1))) seeds)
-	$$(Q)$$(train_here) --seeds $$(call in_list,1,$$(missing-of-$1)) --identity $$(call in_list,2,$$(missing-of-$1)) $$(end_run)
+	$$(call begin_run,$$(words $$(missing-of-$1)) of $$(words $$(targets-of-$(basename $1))) $(if $(filter %@rates,$(basename \
+		$1)),runs,seeds))
+	$$(Q)$$(train_here) --seeds $$(call in_list,1,$$(missing-of-$1)) --identity $$(call in_list,2,$$(missing-of-$1)) $(if $(filter \
+		%@rates,$(basename $1)),--steps $$(call in_list,3,$$(missing-of-$1)) --rates $$(call in_list,4,$$(missing-of-$1))) $$(end_run)
 endef
-missing_of = $(foreach r,$(runs-of-$1),$(foreach t,$(filter %/$(basename $1)-$(subst :,-,$r)/done,$(filter \
+field = $(word $1,$(subst :, ,$2))
+missing_of = $(foreach r,$(runs-of-$1),$(foreach t,$(filter %/$(call field,3,$r)-$(call field,1,$r)-$(call field,2,$r)/done,$(filter \
 	$(or $(in-time),%),$(targets-of-$1))),$(if $(wildcard $t),,$r)))
 blank := $(subst ,, )
-in_list = $(subst $(blank),$(comma),$(foreach r,$2,$(word $1,$(subst :, ,$r))))
-$(foreach part,$(foreach s,$(together),$(sort $(parts-of-$s))),$(eval missing-of-$(part) = $$(call missing_of,$(part)))$(eval \
+in_list = $(subst $(blank),$(comma),$(foreach r,$2,$(call field,$1,$r)))
+$(foreach part,$(together-parts),$(eval missing-of-$(part) = $$(call missing_of,$(part)))$(eval \
 	$(call train_together,$(part))))
 runs-all: $(run-targets)
 	@:
@@ -196,7 +201,7 @@ runs-forget:
 # As many runs side by side as there are processors for their threads, unless -j says otherwise.
 # A worker on a GPU trains while others start, audit and record.
 processors := $(shell nproc)
-workers := 4
+workers := 2
 threads := $(foreach n,$(filter-out 0,$(plan-threads)),$(shell echo $$(( $n * $(plan-ranks) ))))
 jobs := $(if $(together),$(workers),$(if $(threads),$(shell echo $$(( $(processors) / $(threads) > 1 ? $(processors) / $(threads) : 1 ))),1))
 side_by_side = $(if $(call given,j),,-j$(jobs))

@@ -333,7 +333,7 @@ def all_runs(steps, values, seeds, directory):
     All steps of the first seed come before those of the second, so a stop leaves whole seeds to compare.
     Tuning goes step by step: a rate needs all of its runs.  The path of a run, below RUNS, has the run's identity, so another run has another path.
     `look` counts the looks (CONFIG_LOOKS) that do without the run's seed: one process may train the seeds of a
-    step that the same look adds.
+    step that the same look adds.  `rates`: those of a candidate that one process may train with the step's others.
     """
     name, looks = values["EXPERIMENT"], declaration.looks_of(values, seeds)
     wanted = [("run", name, step, step, seeds_of(step, seeds)) for step in steps_to_run(steps)]
@@ -349,6 +349,7 @@ def all_runs(steps, values, seeds, directory):
              "threads": int(program.values["THREADS"]),
              "ranks": int(program.values.get("RANKS") or 1),
              "look": sum(number >= look for look in looks) if kind == "run" else 0,
+             "rates": tuning.rates_of_replica(program.values) if kind == "tuning" else "",
              "directory": f"{experiment}/{program.name}-{seed}-{its_identity}"}
             for kind, experiment, step, program, seed, its_identity, number in known]
 
@@ -366,16 +367,17 @@ def runs_for_make(known, directory):
     lines = []
     for run in known:
         target = f"$(RUNS)/{run['directory']}/done"
-        part = f"{run['step']}.{run['look']}"
+        group = f"{run['of']}@rates" if run["rates"] else run["step"]
+        part = f"{group}.{run['look']}"
         lines += [f"{run['kind']}-targets += {target}",
                   f"{run['kind']}-targets-of-{run['of']} += {target}",
                   f"{target}: STEP := {run['step']}", f"{target}: SEED := {run['seed']}",
                   f"{target}: IDENTITY := {run['identity']}",
                   f"{target}: EXPERIMENT := {run['experiment']}",
-                  f"targets-of-{run['step']} += {target}",
+                  f"targets-of-{group} += {target}",
                   f"parts-of-{run['step']} += {part}",
                   f"targets-of-{part} += {target}",
-                  f"runs-of-{part} += {run['seed']}:{run['identity']}"]
+                  f"runs-of-{part} += {run['seed']}:{run['identity']}:{run['step']}:{run['rates']}"]
     if any(run["identity"] == REFUSED for run in known):
         # The reason, such as a lack of memory or data, may be gone next time.
         lines.append(f"{directory}/runs.mk: $(if $(MAKE_RESTARTS),,FORCE)")

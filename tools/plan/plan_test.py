@@ -891,11 +891,26 @@ class Make(Case):
                   if (run["step"], run["seed"]) == (first, 1))
         os.makedirs(self.path(f"runs/{done}"))
         self.write("", f"runs/{done}/done")
-        for step in (first, second):        # four at a time: 8 of the 9 runs end in an hour
+        for step in (first, second):        # two at a time: 8 of the 9 runs end in an hour
             seconds = estimate.run_seconds(budget.values_of(self.path("plan"), step), 1)
-            self.write(json.dumps({"seconds_per_token": 1500 / seconds}), f"plan/{step}/estimate.json")
+            self.write(json.dumps({"seconds_per_token": 750 / seconds}), f"plan/{step}/estimate.json")
         self.assertEqual(self.seeds_by_process("runs-run-in-time", "MINUTES=60"), [
             (second, "1,2"), (first, "2"), (first, "3,4,5"), (second, "3,4")])
+
+    def test_rates_are_replicas(self):
+        """One process has all rates of a step; not with Muon, whose rate belongs to the optimizer."""
+        words = ("CONFIG_BACKEND=cuda", "CONFIG_REPLICAS=y", "CONFIG_TUNE_RATES=1e-3,2e-3", "CONFIG_TUNE_ALL=y",
+                 "CONFIG_TUNE_SEEDS=101,102")
+        self.configure("config", *words)
+        self.make("steps", NVCC="")
+        [step] = (step["name"] for step in json.loads(self.read("plan/plan.json"))["steps"])
+        said = self.make("-n", f"runs-rate-{step}", NVCC="")
+        slow, fast = f"{step}@1e-3", f"{step}@2e-3"
+        self.assertEqual(re.findall(r"--seeds (\S+) .*--steps (\S+) --rates (\S+) ", said), [
+            ("101,102,101,102", f"{slow},{slow},{fast},{fast}", "1e-3/0.0001,1e-3/0.0001,2e-3/0.0002,2e-3/0.0002")])
+        self.configure("config", *words, "CONFIG_OPTIMIZER_MUON=y")
+        self.make("steps", NVCC="")
+        self.assertEqual(self.seeds_by_process(f"runs-rate-{step}"), [(slow, "101,102"), (fast, "101,102")])
 
     def waiting_make(self, *words):
         """A make that waits before its first run until the file "go" is there; a shim of git waits for it."""

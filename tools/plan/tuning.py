@@ -49,6 +49,16 @@ def assignments(values, rate):
             for name, value in [("LEARNING_RATE", rate), *followers]]
 
 
+def rates_of_replica(values):
+    """For kablate's --rates, where one process may train all candidates of the step; empty where it may not.
+
+    Muon's rate is a factor of the optimizer, which replicas share.
+    """
+    if values.get("REPLICAS") != "y" or values["MUON_LEARNING_RATE"] is not None:
+        return ""
+    return "/".join(values[name] for name in ("LEARNING_RATE", "MIN_LEARNING_RATE") if values[name] is not None)
+
+
 def key(candidates, seeds):
     """Names the candidates and seeds of a choice: with others it must be made again."""
     text = "\n".join(candidate.table for candidate in candidates) + str(seeds)
