@@ -18,6 +18,7 @@ If the step's directory has describe.json and estimate.json, which its program w
 shows their numbers.
 """
 import argparse
+import concurrent.futures
 import dataclasses
 import itertools
 import json
@@ -284,6 +285,7 @@ REFUSAL = 1          # the program's exit status when it says why it cannot work
 
 
 SEEDS_AT_ONCE = 500     # of which a program tells the identities in one call
+PROGRAMS_AT_ONCE = 4    # that are asked; each may open a GPU, which takes half a second and some of its memory
 
 
 def ask_identities(directory, step, seeds):
@@ -321,6 +323,12 @@ def identities(directory, step, seeds):
     return found
 
 
+def identities_of_all(directory, wanted):
+    """identities() of each (step, seeds), in order."""
+    with concurrent.futures.ThreadPoolExecutor(PROGRAMS_AT_ONCE) as pool:
+        return list(pool.map(lambda asked: identities(directory, *asked), wanted))
+
+
 def ending(status):
     if status < 0:
         return f"was killed by {signal.Signals(-status).name}"
@@ -339,8 +347,10 @@ def all_runs(steps, values, seeds, directory):
     wanted = [("run", name, step, step, seeds_of(step, seeds)) for step in steps_to_run(steps)]
     wanted += [("tuning", tuning.experiment(name), step, candidate, tuning_seeds(values))
                for step in tuned_steps(steps) for candidate in step.candidates]
-    known = [(*run, seed, its_identity, its_seeds.index(seed) if run[0] == "run" else 0) for *run, its_seeds in wanted
-             for seed, its_identity in identities(directory, run[3], its_seeds).items()]
+    told = identities_of_all(directory, [run[3:] for run in wanted])
+    known = [(*run, seed, its_identity, its_seeds.index(seed) if run[0] == "run" else 0)
+             for (*run, its_seeds), its_identities in zip(wanted, told)
+             for seed, its_identity in its_identities.items()]
     known.sort(key=lambda run: (run[-2] != REFUSED, run[-1]))
     return [{"kind": kind, "experiment": experiment, "of": step.name, "step": program.name,
              "seed": seed, "identity": its_identity,
@@ -422,9 +432,10 @@ def write(steps, values, head, directory, configuration):
 
 def choose_rate(steps, values, args):
     step = next(step for step in steps if step.name == args.choose)
-    for sentence in tuning.choose(args.output, step, tuning_seeds(values), tuning.rates(values["TUNE_RATES"]),
-                                  os.path.join(args.runs, "results.db"),
-                                  lambda candidate, seed: identity(args.output, candidate, seed)):
+    seeds = tuning_seeds(values)
+    told = identities_of_all(args.output, [(candidate, seeds) for candidate in step.candidates])
+    for sentence in tuning.choose(args.output, step, seeds, tuning.rates(values["TUNE_RATES"]),
+                                  os.path.join(args.runs, "results.db"), told):
         print(f"{step.name}: {sentence}")
 
 

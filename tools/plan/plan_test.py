@@ -741,8 +741,9 @@ class Tuned(PlanCase):
                 mock.patch.object(tuning, "recorded_loss", lambda _, identity: loss(*identity)):
             while not said or "is tried" in said[-1]:
                 steps, values = plan.plan(kconfig.Tree(), self.path("plan"))
-                said += tuning.choose(self.path("plan"), steps[1], plan_words.tuning_seeds(values),
-                                      tuning.rates(values["TUNE_RATES"]), "", lambda c, seed: (float(c.rate), seed))
+                seeds = plan_words.tuning_seeds(values)
+                runs = [{seed: (float(c.rate), seed) for seed in seeds} for c in steps[1].candidates]
+                said += tuning.choose(self.path("plan"), steps[1], seeds, tuning.rates(values["TUNE_RATES"]), "", runs)
         steps, _ = plan.plan(kconfig.Tree(), self.path("plan"))
         return said, steps[1]
 

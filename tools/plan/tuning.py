@@ -174,8 +174,8 @@ def remarks(sweep, rate):
                 ("so they do with every rate that did not diverge" if other == rate else "it is passed over")
 
 
-def choose(directory, step, seeds, listed, db_path, identity):
-    """Choose from the results; identity(candidate, seed) names the runs.  Returns sentences.
+def choose(directory, step, seeds, listed, db_path, identities):
+    """Choose from the results; `identities` are those of each candidate's runs, by seed.  Returns sentences.
 
     `listed` are the rates of CONFIG_TUNE_RATES: at an end of them another rate is added, and nothing is chosen yet.
     """
@@ -184,8 +184,8 @@ def choose(directory, step, seeds, listed, db_path, identity):
         db = records.connect(db_path)
     except records.Problem as problem:
         raise Unfit([str(problem)]) from None
-    for candidate in step.candidates:
-        losses = [recorded_loss(db, identity(candidate, seed)) for seed in seeds]
+    for candidate, its_identities in zip(step.candidates, identities):
+        losses = [recorded_loss(db, its_identities[seed]) for seed in seeds]
         missing += [f"{candidate.name}, seed {seed}: no result in {db_path}"
                     for seed, loss in zip(seeds, losses) if loss is None]
         sweep[candidate.rate] = losses
