@@ -174,11 +174,15 @@ $(filter-out $(together-targets),$(run-targets) $(tuning-targets)):
 # $1: a part, STEP.LOOK or STEP@rates.0; its runs are SEED:IDENTITY:STEP:RATES
 define train_together
 $(targets-of-$1) &:
-	$$(call begin_run,$$(words $$(missing-of-$1)) of $$(words $$(targets-of-$(basename $1))) $(if $(filter %@rates,$(basename \
-		$1)),runs,seeds))
-	$$(Q)$$(train_here) --seeds $$(call in_list,1,$$(missing-of-$1)) --identity $$(call in_list,2,$$(missing-of-$1)) $(if $(filter \
-		%@rates,$(basename $1)),--steps $$(call in_list,3,$$(missing-of-$1)) --rates $$(call in_list,4,$$(missing-of-$1))) $$(end_run)
+	$$(call begin_run,$$(words $$(missing-of-$1)) of $$(words $$(targets-of-$(basename $1))) $(if $(call of_rates,$1),runs,seeds))
+	$$(Q)$(sleeping) $$(train_here) $$(call list_seeds,$$(missing-of-$1)) $(if \
+		$(call of_rates,$1),$$(call list_rates,$$(missing-of-$1))) $$(end_run)
 endef
+of_rates = $(filter %@rates,$(basename $1))
+# All processors fill the rows of an update.  Until the next they sleep, not spin: another process may need them.
+sleeping := OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-passive}
+list_seeds = --seeds $(call in_list,1,$1) --identity $(call in_list,2,$1)
+list_rates = --steps $(call in_list,3,$1) --rates $(call in_list,4,$1)
 field = $(word $1,$(subst :, ,$2))
 missing_of = $(foreach r,$(runs-of-$1),$(foreach t,$(filter %/$(call field,3,$r)-$(call field,1,$r)-$(call field,2,$r)/done,$(filter \
 	$(or $(in-time),%),$(targets-of-$1))),$(if $(wildcard $t),,$r)))
