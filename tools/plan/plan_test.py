@@ -667,7 +667,7 @@ class Choice(unittest.TestCase):
     """Of a learning rate, from losses."""
 
     def test_lowest_mean(self):
-        self.assertEqual(tuning.best({"1e-3": [3.0, 3.0], "1e-2": [2.0, 3.9], "1": [4, 1.8]}),
+        self.assertEqual(tuning.best({"1e-3": [3.0, 3.0], "1e-2": [2.0, 3.9], "1": [2.8, 2.9]}),
                          "1")
 
     def test_of_equal_ones_the_smallest(self):
@@ -694,14 +694,20 @@ class Choice(unittest.TestCase):
         alarms = sum(tuning.groups([chance.gauss(0, 1) for _ in range(6)]) is not None for _ in range(4000))
         self.assertTrue(0.025 < alarms / 4000 < 0.045, alarms)
 
-    def test_a_rate_whose_seeds_fall_in_groups_is_passed_over(self):
-        sweep = {"6e-3": [2.34, 2.35, 2.36, 2.37, 2.38, 2.39], "1.2e-2": [2.31, 2.35, 2.32, 2.35, 2.31, 2.32]}
+    def test_a_rate_whose_seeds_vary_more_must_be_better_by_more(self):
+        """As in an arm of ra-tying: sixty other seeds had an sd of 0.048 at the rate with the lowest mean."""
+        sweep = {"6e-3": [2.265, 2.238, 2.250, 2.242, 2.253, 2.264], "1.35e-2": [2.298, 2.245, 2.236, 2.240, 2.256, 2.237]}
+        self.assertLess(tuning.mean_loss(sweep["1.35e-2"]), tuning.mean_loss(sweep["6e-3"]) + 0.0003)
         self.assertEqual(tuning.best(sweep), "6e-3")
-        self.assertEqual([*tuning.remarks(sweep, "6e-3")], [
-            "with 1.2e-2 the seeds fall in two groups, 2.3100 to 2.3200 and 2.3500 to 2.3500: it is passed over"])
-        del sweep["6e-3"]
+        sweep["1.35e-2"] = [loss - 0.01 for loss in sweep["1.35e-2"]]
+        self.assertEqual(tuning.best(sweep), "1.35e-2")
+
+    def test_a_choice_whose_seeds_fall_in_groups_is_named(self):
+        sweep = {"6e-3": [2.34, 2.35, 2.36, 2.37, 2.38, 2.39], "1.2e-2": [2.31, 2.35, 2.32, 2.35, 2.31, 2.32]}
         self.assertEqual(tuning.best(sweep), "1.2e-2")
-        self.assertIn("so they do with every rate", [*tuning.remarks(sweep, "1.2e-2")][0])
+        self.assertEqual([*tuning.remarks(sweep, "1.2e-2")], [
+            "with 1.2e-2 the seeds fall in two groups, 2.3100 to 2.3200 and 2.3500 to 2.3500"])
+        self.assertEqual([*tuning.remarks(sweep, "6e-3")], [])
 
     def test_the_rate_beyond_an_end(self):
         rates = ["4e-3", "6e-3", "9e-3"]

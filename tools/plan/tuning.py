@@ -2,9 +2,9 @@
 
 A tuned step has a candidate for each rate of CONFIG_TUNE_RATES.  Each candidate is trained with
 every seed of CONFIG_TUNE_SEEDS as experiment EXPERIMENT-tuning, step STEP@RATE.  The rate with the
-lowest mean final validation loss wins; among equals the smallest; a rate at which a run diverged
-is the worst, and one whose seeds fall in two groups is passed over.  DIR/STEP/rate holds the choice
-with the key of its candidates; the rate becomes part of the step's configuration.
+lowest score() of its final validation losses wins; among equals the smallest; a rate at which a run
+diverged is the worst.  DIR/STEP/rate holds the choice with the key of its candidates; the rate
+becomes part of the step's configuration.
 
 If the best of three rates or more is the first or the last, another one beyond it is tried: DIR/STEP/wider
 holds those that were added, with the key of the candidates of the list.  DIR/STEP/rate is empty then.
@@ -13,6 +13,7 @@ import hashlib
 import math
 import os
 import re
+import statistics
 
 from tools.plan import kconfig
 from tools.plan.kconfig import Assignment, Unfit
@@ -80,14 +81,15 @@ def groups(losses):
     return (ordered[:place], ordered[place:]) if gap > GAP * inside else None
 
 
-def best(sweep):
-    """The best rate of a dictionary from rates to losses; None if every rate diverged.
+def score(losses):
+    """The mean plus its standard error: a rate whose seeds vary more must be better by more."""
+    return mean_loss(losses) + (statistics.stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else 0)
 
-    Rates whose seeds fall in two groups are left out, unless they do so with every rate.
-    """
+
+def best(sweep):
+    """The best rate of a dictionary from rates to losses; None if every rate diverged."""
     known = {rate: losses for rate, losses in sweep.items() if math.isfinite(mean_loss(losses))}
-    whole = {rate: losses for rate, losses in known.items() if not groups(losses)} or known
-    return min(whole, key=lambda rate: (mean_loss(whole[rate]), float(rate)), default=None)
+    return min(known, key=lambda rate: (score(known[rate]), float(rate)), default=None)
 
 
 def beyond(rate, all_rates):
@@ -166,12 +168,10 @@ def span(losses):
 
 
 def remarks(sweep, rate):
-    """About rates whose seeds fall in two groups."""
-    for other, losses in sweep.items():
-        split = groups(losses)
-        if split and (other == rate or mean_loss(losses) < mean_loss(sweep[rate])):
-            yield f"with {other} the seeds fall in two groups, {' and '.join(map(span, split))}: " + \
-                ("so they do with every rate that did not diverge" if other == rate else "it is passed over")
+    """About a choice whose seeds fall in two groups."""
+    split = groups(sweep[rate])
+    if split:
+        yield f"with {rate} the seeds fall in two groups, {' and '.join(map(span, split))}"
 
 
 def choose(directory, step, seeds, listed, db_path, identities):

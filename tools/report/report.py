@@ -395,8 +395,8 @@ def sections(table):
     yield DIFFERS, [*difference_lines(table), *same_lines(table)], None
     yield "Score", score_lines(table), None
     if table.sweeps:
-        yield "Tuning", ["On seeds that no verdict uses: the lowest mean is taken, but no rate with which a run "
-                         "diverged, and one whose seeds fall in two groups only where all do."], sweep_grid(table)
+        yield "Tuning", ["On seeds that no verdict uses: the rate with the lowest mean plus its standard error "
+                         "is taken, but none with which a run diverged."], sweep_grid(table)
     if table.components:
         yield "Components", [], component_grid(table)
     if table.lengths:
