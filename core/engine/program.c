@@ -671,15 +671,33 @@ void program_download(const struct program *p, const struct tensor *t, void *hos
 		widen_in_place(host, tensor_count(t));
 }
 
-void program_read(const struct program *p, const struct tensor *t, double *values)
+/* From the last float to the first, since both share memory. */
+static void widen_to_double(double *values, int64_t n)
 {
 	float f32;
 
-	program_download(p, t, values);
-	for (int64_t i = tensor_count(t) - 1; t->type != F64 && i >= 0; i--) {
+	for (int64_t i = n - 1; i >= 0; i--) {
 		memcpy(&f32, (const char *)values + (size_t)i * sizeof(f32), sizeof(f32));
 		values[i] = (double)f32;
 	}
+}
+
+void program_read(const struct program *p, const struct tensor *t, double *values)
+{
+	program_download(p, t, values);
+	if (t->type != F64)
+		widen_to_double(values, tensor_count(t));
+}
+
+void program_read_each(const struct program *p, const struct tensor *t, double *values)
+{
+	const int chosen = backend_choose(p->backend, REPLICAS_EACH);
+
+	assert(tensor_contiguous(t) && t->type != BF16);
+	p->backend->download(p->backend, values, address(p, t), tensor_bytes(t));
+	backend_choose(p->backend, chosen);
+	if (t->type != F64)
+		widen_to_double(values, backend_replicas(p->backend) * tensor_count(t));
 }
 
 double program_scalar(const struct program *p, const struct tensor *t)

@@ -67,6 +67,9 @@ void program_download(const struct program *p, const struct tensor *t, void *hos
 /* A real output as doubles, whatever its type. */
 void program_read(const struct program *p, const struct tensor *t, double *values);
 
+/* The same of every replica, one after the other, in one copy; not of a tensor in bfloat16. */
+void program_read_each(const struct program *p, const struct tensor *t, double *values);
+
 /* A tensor's scalar (element 0) as double. */
 double program_scalar(const struct program *p, const struct tensor *t);
 

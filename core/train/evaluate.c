@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/util/processors.h"
+
 struct evaluator {
 	struct workload workload;
 	const struct backend *backend;
@@ -14,10 +16,10 @@ struct evaluator {
 	uint8_t *component;
 	float *floor;
 	struct run *runs;      /* by replica; all zero */
-	double *nll, *hit;     /* one after the other, of one replica */
+	double *nll, *hit;     /* replica by replica, one after the other */
 	struct ranks *ranks;   /* NULL: this process evaluates alone */
 	double *all;	       /* by rank: nll and hit */
-	double *trained;       /* nll of the program that trains */
+	double *trained;       /* nll of the program that trains, replica by replica */
 	struct data_sum given; /* rows that were uploaded for this evaluation */
 	struct recounter recounter;
 };
@@ -26,7 +28,7 @@ enum status evaluator_create(struct evaluator **out, const struct workload *work
 			     struct params *params, int64_t rows, const struct backend *backend,
 			     const struct program_options *options, struct error *err)
 {
-	const size_t n = (size_t)(rows * workload->length);
+	const size_t n = (size_t)(rows * workload->length), all = (size_t)replicas * n;
 	struct program_options no_training = *options;
 	struct evaluator *e = calloc(1, sizeof(*e));
 
@@ -41,18 +43,18 @@ enum status evaluator_create(struct evaluator **out, const struct workload *work
 	e->targets = malloc(n * sizeof(*e->targets));
 	e->component = malloc(n);
 	e->floor = malloc(n * sizeof(*e->floor));
-	e->nll = malloc(2 * n * sizeof(*e->nll));
-	e->trained = malloc(n * sizeof(*e->trained));
+	e->nll = malloc(2 * all * sizeof(*e->nll));
+	e->trained = malloc(all * sizeof(*e->trained));
 	e->runs = calloc((size_t)replicas, sizeof(*e->runs));
 	if (!e->runs || !e->trained || !e->tokens || !e->targets || !e->component || !e->floor ||
 	    !e->nll) {
-		fail_memory(err, "evaluation", n * sizeof(double));
+		fail_memory(err, "evaluation", all * sizeof(double));
 		evaluator_destroy(e);
 		return FAIL;
 	}
-	e->hit = e->nll + n;
+	e->hit = e->nll + all;
 	if (workload_open(&e->forward, workload, params, rows, backend, &no_training, err) != OK ||
-	    recounter_open(&e->recounter, &e->workload, &e->forward, rows, err) != OK) {
+	    recounter_open(&e->recounter, &e->workload, &e->forward, replicas, rows, err) != OK) {
 		evaluator_destroy(e);
 		return FAIL;
 	}
@@ -125,14 +127,22 @@ static void score_finish(struct score *s)
 	s->error = sqrt(fmax(s->error / n - (s->loss - s->floor) * (s->loss - s->floor), 0) / n);
 }
 
-static void collect(const struct evaluator *e, struct evaluation *out)
+static int64_t token_count(const struct evaluator *e)
 {
-	for (int64_t i = 0; i < e->rows * e->workload.length; i++) {
+	return e->rows * e->workload.length;
+}
+
+static void collect(const struct evaluator *e, int replica, struct evaluation *out)
+{
+	const int64_t n = token_count(e);
+	const double *nll = e->nll + replica * n, *hit = e->hit + replica * n;
+
+	for (int64_t i = 0; i < n; i++) {
 		if (e->targets[i] < 0)
 			continue;
-		score_add(&out->all, e->nll[i], e->hit[i], (double)e->floor[i]);
+		score_add(&out->all, nll[i], hit[i], (double)e->floor[i]);
 		if (e->workload.components && e->component[i] < WORKLOAD_MAX_COMPONENTS)
-			score_add(&out->component[e->component[i]], e->nll[i], e->hit[i],
+			score_add(&out->component[e->component[i]], nll[i], hit[i],
 				  (double)e->floor[i]);
 	}
 }
@@ -159,11 +169,10 @@ static enum status run_rows(struct evaluator *e, uint64_t first, struct error *e
 	return program_run(e->forward.p, e->runs, err);
 }
 
-/* The losses of the chosen replica. */
 static void read_losses(struct evaluator *e)
 {
-	program_read(e->forward.p, e->forward.io.nll, e->nll);
-	program_read(e->forward.p, e->forward.io.hit, e->hit);
+	program_read_each(e->forward.p, e->forward.io.nll, e->nll);
+	program_read_each(e->forward.p, e->forward.io.hit, e->hit);
 }
 
 static enum status score_rows(struct evaluator *e, uint64_t first, struct error *err)
@@ -177,7 +186,7 @@ static enum status score_rows(struct evaluator *e, uint64_t first, struct error 
 
 static size_t loss_bytes(const struct evaluator *e)
 {
-	return (size_t)(2 * e->rows * e->workload.length) * sizeof(*e->nll);
+	return (size_t)(2 * token_count(e)) * sizeof(*e->nll);
 }
 
 /* As many rows per rank; every rank adds up the losses of all, in the order of rows. */
@@ -192,11 +201,11 @@ static enum status evaluate_shared(struct evaluator *e, struct evaluation *out, 
 		    ranks_gather(e->ranks, e->nll, e->all, loss_bytes(e), err) != OK)
 			return FAIL;
 		recount_begin(&e->recounter, mine);
-		recount_rows(&e->recounter, &out->recount);
+		recount_rows(&e->recounter, 0, &out->recount);
 		for (uint64_t r = 0; r < ranks && first + rows * r < e->workload.valid_rows; r++) {
 			fill(e, first + rows * r);
 			memcpy(e->nll, (const char *)e->all + r * loss_bytes(e), loss_bytes(e));
-			collect(e, out);
+			collect(e, 0, out);
 		}
 	}
 	if (recount_over_ranks(&out->recount, e->ranks, err) != OK)
@@ -209,14 +218,13 @@ static enum status evaluate_alone(struct evaluator *e, struct evaluation *out, s
 	for (uint64_t first = 0; first < e->workload.valid_rows; first += (uint64_t)e->rows) {
 		if (run_rows(e, first, err) != OK)
 			return FAIL;
+		read_losses(e);
 		recount_begin(&e->recounter, first);
+#pragma omp parallel for schedule(static) num_threads(usable_processors()) if (e->replicas > 1)
 		for (int r = 0; r < e->replicas; r++) {
-			backend_choose(e->backend, r);
-			read_losses(e);
-			collect(e, &out[r]);
-			recount_rows(&e->recounter, &out[r].recount);
+			collect(e, r, &out[r]);
+			recount_rows(&e->recounter, r, &out[r].recount);
 		}
-		backend_choose(e->backend, REPLICAS_ALL);
 	}
 	return OK;
 }
@@ -265,7 +273,7 @@ static double largest_difference(const double *a, const double *b, int64_t n)
 enum status evaluator_compare(struct evaluator *e, const int32_t *tokens, const int32_t *targets,
 			      const double *nll, double *differences, struct error *err)
 {
-	const int64_t n = e->rows * e->workload.length;
+	const int64_t n = token_count(e);
 	int chosen;
 
 	token_program_weigh(&e->forward, 1, 1);
@@ -274,12 +282,9 @@ enum status evaluator_compare(struct evaluator *e, const int32_t *tokens, const 
 	backend_choose(e->backend, chosen);
 	if (program_run(e->forward.p, e->runs, err) != OK)
 		return FAIL;
-	for (int r = 0; r < e->replicas; r++) {
-		backend_choose(e->backend, r);
-		program_read(e->forward.p, e->forward.io.nll, e->nll);
-		differences[r] = largest_difference(e->nll, nll + r * n, n);
-	}
-	backend_choose(e->backend, chosen);
+	program_read_each(e->forward.p, e->forward.io.nll, e->nll);
+	for (int r = 0; r < e->replicas; r++)
+		differences[r] = largest_difference(e->nll + r * n, nll + r * n, n);
 	return OK;
 }
 
@@ -303,7 +308,7 @@ static enum status largest_of_ranks(struct ranks *ranks, double *value, struct e
 enum status evaluator_compare_trained(struct evaluator *e, struct token_program *training,
 				      struct evaluation *out, struct error *err)
 {
-	const int64_t n = e->rows * e->workload.length;
+	const int64_t n = token_count(e);
 	enum status status;
 
 	token_program_weigh(training, 1, 1);
@@ -313,13 +318,10 @@ enum status evaluator_compare_trained(struct evaluator *e, struct token_program 
 		status = ranks_agree(e->ranks, status, err);
 	if (status != OK)
 		return FAIL;
-	for (int r = 0; r < e->replicas; r++) {
-		backend_choose(e->backend, r);
-		if (!e->ranks) /* with ranks, these are of the rank that evaluated the rows */
-			read_losses(e);
-		program_read(training->p, training->io.nll, e->trained);
-		out[r].difference = largest_difference(e->nll, e->trained, n);
-	}
-	backend_choose(e->backend, REPLICAS_ALL);
+	if (!e->ranks) /* with ranks, these are of the rank that evaluated the rows */
+		read_losses(e);
+	program_read_each(training->p, training->io.nll, e->trained);
+	for (int r = 0; r < e->replicas; r++)
+		out[r].difference = largest_difference(e->nll + r * n, e->trained + r * n, n);
 	return largest_of_ranks(e->ranks, &out->difference, err);
 }

@@ -7,9 +7,11 @@
 #define ROUNDING 1e-9 /* of sums of doubles in another order */
 
 enum status recounter_open(struct recounter *c, const struct workload *workload,
-			   const struct token_program *forward, int64_t rows, struct error *err)
+			   const struct token_program *forward, int replicas, int64_t rows,
+			   struct error *err)
 {
-	const size_t n = (size_t)(rows * workload->length), bytes = 2 * n * sizeof(double);
+	const size_t n = (size_t)(rows * workload->length);
+	const size_t bytes = 2 * (size_t)replicas * n * sizeof(double);
 
 	*c = (struct recounter){
 		.workload = workload,
@@ -25,7 +27,7 @@ enum status recounter_open(struct recounter *c, const struct workload *workload,
 	};
 	if (!c->nll || !c->all.tokens || !c->all.targets || !c->all.component || !c->all.floor)
 		return fail_memory(err, "evaluation", bytes);
-	c->hit = c->nll + n;
+	c->hit = c->nll + (size_t)replicas * n;
 	return OK;
 }
 
@@ -62,22 +64,25 @@ void recount_begin(struct recounter *c, uint64_t first)
 
 		w->valid_row(w->context, first + (uint64_t)c->made, &row);
 	}
-}
-
-void recount_rows(struct recounter *c, struct recount *sums)
-{
 	if (c->made == 0)
 		return;
-	program_read(c->forward->p, c->forward->io.nll, c->nll);
-	program_read(c->forward->p, c->forward->io.hit, c->hit);
+	program_read_each(c->forward->p, c->forward->io.nll, c->nll);
+	program_read_each(c->forward->p, c->forward->io.hit, c->hit);
+}
+
+void recount_rows(const struct recounter *c, int replica, struct recount *sums)
+{
+	const int64_t at = replica * c->rows * c->workload->length;
+	const double *nll = c->nll + at, *hit = c->hit + at;
+
 	for (int64_t i = 0; i < c->made * c->workload->length; i++) {
 		const uint8_t component = c->all.component[i];
 
 		if (c->all.targets[i] < 0)
 			continue;
-		add(&sums->all, c->nll[i], c->hit[i]);
+		add(&sums->all, nll[i], hit[i]);
 		if (c->workload->components && component < WORKLOAD_MAX_COMPONENTS)
-			add(&sums->component[component], c->nll[i], c->hit[i]);
+			add(&sums->component[component], nll[i], hit[i]);
 	}
 }
 

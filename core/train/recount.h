@@ -25,21 +25,21 @@ struct recounter {
 	const struct workload *workload;
 	const struct token_program *forward;
 	int64_t rows, made;	 /* of a run of `forward`; those that recount_begin() made */
-	double *nll, *hit;	 /* of such a run, one after the other */
+	double *nll, *hit;	 /* of such a run, replica by replica */
 	struct workload_row all; /* the rows, one after the other */
 };
 
 /* What is pointed to must outlive it.  After a failure recounter_close() is due as well. */
 enum status recounter_open(struct recounter *c, const struct workload *workload,
-			   const struct token_program *forward, int64_t rows,
+			   const struct token_program *forward, int replicas, int64_t rows,
 			   struct error *err) MUST_CHECK;
 void recounter_close(struct recounter *c);
 
-/* Makes the rows from `first` on, which `forward` has just run. */
+/* Makes the rows from `first` on, which `forward` has just run, and reads their losses. */
 void recount_begin(struct recounter *c, uint64_t first);
 
-/* Adds what the chosen replica scored on these rows. */
-void recount_rows(struct recounter *c, struct recount *sums);
+/* Adds what a replica scored on these rows. */
+void recount_rows(const struct recounter *c, int replica, struct recount *sums);
 
 /* The sum over all ranks; NULL: this process is alone. */
 enum status recount_over_ranks(struct recount *sums, struct ranks *ranks,

@@ -433,13 +433,7 @@ struct update_rows update_last_rows(const struct update *u)
 
 void update_read_nll(const struct update *u, double *nll)
 {
-	const int chosen = backend_choose(u->backend, REPLICAS_ALL);
-
-	for (int i = 0; i < u->n; i++) {
-		backend_choose(u->backend, i);
-		program_read(u->training.p, u->training.io.nll, nll + i * batch_tokens(u));
-	}
-	backend_choose(u->backend, chosen);
+	program_read_each(u->training.p, u->training.io.nll, nll);
 }
 
 void update_read_last(const struct update *u, int i, const double *nll, double *trained,
