@@ -162,7 +162,8 @@ static void gemm_batched(const struct call *c, bool trans_a, bool trans_b, int64
 	const typename accumulator_of<F>::real factor = alpha, beta = add;
 	const struct replicas &all = context_of(c)->replicas;
 
-	if (m == 0 || n == 0)
+	/* After a failure the kernel that writes the arrays may not have run. */
+	if (m == 0 || n == 0 || context_of(c)->failed)
 		return;
 	for (int r = 0; r < replica_count(all); r++) {
 		context_of(c)->issued += cuda_gemm_length;
