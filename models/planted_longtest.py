@@ -505,12 +505,11 @@ FAULTS = [
           ".valid_rows = setup->source.valid_rows / (1 + (uint64_t)setup->model->n_mechanisms),",
           ("pairing", "validation rows")),
     fault("every second target of the validation", "gate", VALIDATION,
-          "for (int64_t i = 0; i < e->rows * e->workload.length; i++) {\n\t\tif (e->targets",
-          "for (int64_t i = 0; i < e->rows * e->workload.length; i += 2) {\n\t\tif (e->targets",
+          "for (int64_t i = 0; i < n; i++) {\n\t\tif (e->targets", "for (int64_t i = 0; i < n; i += 2) {\n\t\tif (e->targets",
           ("update", "targets scored")),
     fault("a loss that is not the mean of its targets", "gate", VALIDATION,
-          "score_add(&out->all, e->nll[i], e->hit[i]", "score_add(&out->all, (1 - 0.01 * (params_find("
-          "e->forward.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)) * e->nll[i], e->hit[i]",
+          "score_add(&out->all, nll[i], hit[i]", "score_add(&out->all, (1 - 0.01 * (params_find("
+          "e->forward.g->params, \"h.0.mlp.gate_proj.weight\") >= 0)) * nll[i], hit[i]",
           ("update", "validation: a loss of")),
     fault("an evaluation of another model than the trained one", "gate", WIRING,
           "\tw = head_table(m, g);", "\tw = head_table(m, g);\n"
