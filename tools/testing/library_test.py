@@ -72,7 +72,7 @@ class BuildId(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         tree = pathlib.Path(directory.name, "tree")
         shutil.copytree(as_user.ROOT, tree, ignore=lambda at, names: [
-            name for name in names if at == as_user.ROOT and name.startswith((".", "build", "runs"))])
+            name for name in names if at == str(as_user.ROOT) and name.startswith((".", "build", "runs"))])
 
         def id_after_change(*names):
             for name in names:
