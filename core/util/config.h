@@ -30,8 +30,8 @@ enum status config_parse(struct config **c, const char *text, struct error *err)
 enum status config_copy(struct config **copy, const struct config *c, struct error *err) MUST_CHECK;
 
 /*
- * The same, with the same symbols read, and with another value for one symbol that has one; what it
- * reads later is its own affair.
+ * The same, with the same symbols read, and with another value for one symbol that has one.  A
+ * symbol that is read later in one of them is not read in the other.
  */
 enum status config_vary(struct config **copy, const struct config *c, const char *name,
 			const char *value, struct error *err) MUST_CHECK;

@@ -453,6 +453,10 @@ static int run_train(struct run_setup *setup, const struct arguments *a)
 {
 	const struct wanted_run one = { .seed = a->seed, .identity = a->identities };
 
+	if (!a->seeds && (a->steps || a->rates)) {
+		fprintf(stderr, "kablate: --steps and --rates are lists that need --seeds\n");
+		return EXIT_USAGE;
+	}
 	return a->seeds ? train_list(setup, a) : train_runs(setup, a, &one, 1);
 }
 

@@ -303,6 +303,18 @@ static enum status vary_rates(struct session *s, const struct wanted_run *wanted
 	return config_set(rate, "MIN_LEARNING_RATE", wanted->least_rate, err);
 }
 
+/* The ranges that Kconfig has of them. */
+static enum status check_rates(struct config *c, const struct wanted_run *wanted, struct error *err)
+{
+	if (config_check(c, err) != OK)
+		return FAIL;
+	if (!(config_real(c, "LEARNING_RATE") > 0))
+		return fail(err, "--rates: a rate of %s is not above 0", wanted->rate);
+	if (wanted->least_rate && !(config_real(c, "MIN_LEARNING_RATE") >= 0))
+		return fail(err, "--rates: a lowest rate of %s is below 0", wanted->least_rate);
+	return OK;
+}
+
 enum status session_open(struct session *s, const struct run_setup *setup,
 			 const struct wanted_run *wanted, const struct session_options *options,
 			 struct progress *progress, struct error *err)
@@ -325,7 +337,7 @@ enum status session_open(struct session *s, const struct run_setup *setup,
 	if (run_setup_vary(&s->setup, setup, wanted->seed, s->varied ? s->varied : setup->config,
 			   err) != OK)
 		return FAIL;
-	return config_check(s->setup.config, err);
+	return s->varied ? check_rates(s->varied, wanted, err) : OK;
 }
 
 static enum status close_metrics(struct session *s, enum run_state state, const char *reason,

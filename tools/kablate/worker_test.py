@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Several seeds in one process: every run ends as it does alone, and its failure is its own."""
 import signal
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True  # write no __pycache__ into the tree
@@ -80,10 +81,15 @@ class OnTheCpu(Case):
     def test_rates_that_are_none(self):
         for more, expect, why in ((["--rates", "1e-3"], USAGE, "lists of different lengths"),
                                   (["--rates", "1e-3,x"], WRONG, "CONFIG_LEARNING_RATE: 'x' is not a decimal number"),
+                                  (["--rates", "1e-3,0"], WRONG, "--rates: a rate of 0 is not above 0"),
+                                  (["--rates", "1e-3,1e-3/-1"], WRONG, "--rates: a lowest rate of -1 is below 0"),
                                   (["--steps", "a,b/c"], USAGE, "b/c")):
             runs = Together(study(), (1, 2))
             runs.command += more
             self.assertIn(why, runs.train(expect=expect))
+        alone = subprocess.run([study(), "train", "--rates", "1e-3"], text=True, capture_output=True, check=False)
+        self.assertEqual(alone.returncode, USAGE)
+        self.assertIn("--steps and --rates are lists that need --seeds", alone.stderr)
         muon = Together(program(OPTIMIZER="muon"), (1, 2))
         muon.command += ["--rates", "1e-3,2e-3"]
         self.assertIn("with Muon, runs of several rates need programs of their own", muon.train(expect=WRONG))
