@@ -64,7 +64,7 @@ include $(selections)
 objects-$1 := $$(addprefix $$(O)/,$$(sort $$(obj-y)))
 ranks-$1 := $$(filter-out 1,$$(CONFIG_RANKS))
 replicas-$1 := $$(CONFIG_REPLICAS)
-library-$1 := $$(if $$(CONFIG_BACKEND_CUDA),$$(cuda_built))
+on-gpu-$1 := $$(CONFIG_BACKEND_CUDA)
 inputs += $$(call as_targets,$$(wildcard $$(CONFIG_INIT_FROM) $$(CONFIG_DATA_TRAIN) $$(CONFIG_DATA_VALID)))
 endef
 inputs :=
@@ -85,21 +85,21 @@ $(built-steps:%=$(plan)/%/generated/config_table.h): $(plan)/plan.mk ;
 # values that the program reads are part of the identity anyway.  No training reads the fields of the reference.
 sources_of = $(filter-out %/config_table.h %/reference_fields.h,$(filter %.c %.h %.cu %.cuh,$(foreach o,$1,$(strip $(file <$(o:.o=.d))))))
 # For a step on a GPU these are also the sources of the GPU backend; a step on the CPU ignores them.
-objects_of = $(part_objects) $(objects-$1) $(if $(library-$1),$(cuda_objects)) $(step_main:%.c=$(O)/%.o)
+objects_of = $(part_objects) $(objects-$1) $(if $(on-gpu-$1),$(cuda_objects)) $(step_main:%.c=$(O)/%.o)
 sources_hash = $(shell cat $(sort $(sources_of)) | sha256sum | cut -c1-64)
 # `kablate --version` prints this; it is not part of an identity.
 revision := $(or $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null),unknown)
 $(plan)/revision: $(call unless_holds,$(plan)/revision,$(revision))
 	$(call write_stamp,$(revision))
 .SECONDEXPANSION:
-$(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/build_info.c $(plan)/revision $(O)/flags $(O)/parts.a $(step_main:%.c=$(O)/%.o) $(variants) $$(library-$$*)
+$(built-steps:%=$(plan)/%/build_info.o): $(plan)/%/build_info.o: tools/kablate/build_info.c $(plan)/revision $(O)/flags $(O)/parts.a $(step_main:%.c=$(O)/%.o) $(variants) $$(if $$(on-gpu-$$*),$$(cuda_built))
 	$(call say,CC,$(@:$(O)/%=%))
 	$(Q)$(compile) -DBUILD_REVISION='"$(revision)"' -DBUILD_FLAGS='"$(strip $(base_flags))"' \
 		-DBUILD_SOURCES='"$(call sources_hash,$(call objects_of,$(call step_name,$@)))"' \
 		-MF $@.d -MT $@ -c $< -o $@.new && mv $@.new $@
 
 $(step_programs): $(plan)/%/kablate: $(step_main:%.c=$(O)/%.o) $(plan)/%/builtin.o $(plan)/%/build_info.o $$(objects-$$*) $(O)/parts.a \
-		| $$(if $$(ranks-$$*),$$(mpi_library) $$(if $$(library-$$*),$$(nccl_built)))
+		| $$(if $$(ranks-$$*),$$(mpi_library) $$(if $$(on-gpu-$$*),$$(nccl_built)))
 	$(call ld)
 
 steps: $(step_programs)

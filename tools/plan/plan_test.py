@@ -880,6 +880,23 @@ class Make(Case):
         # nproc obeys this variable
         self.assertIn(" with 3 runs at a time", self.make("plan", OMP_NUM_THREADS="3"))
 
+    def built_for(self, backend):
+        """The libraries that make would build for the steps, and the hash of their sources."""
+        self.configure("config", f"CONFIG_BACKEND={backend}")
+        said = self.make("-n", "steps", f"O={self.path('O')}", "NVCC=/bin/true", "CUDA_GPUS=90")
+        return set(re.findall(r"kablate_cuda\w*\.so", said)), set(re.findall(r"BUILD_SOURCES='\"(\w+)\"'", said))
+
+    def test_a_step_on_a_gpu_has_the_backend(self):
+        """It is built with the step, and its sources belong to the identity of the run."""
+        os.makedirs(self.path("O/core/backend/cuda"))
+        self.write("backend.cu.o: core/backend/cuda/backend.cu\n", "O/core/backend/cuda/backend.cu.d")
+        libraries, sources = self.built_for("cpu")
+        self.assertEqual(libraries, set())
+        on_gpu, sources_on_gpu = self.built_for("cuda")
+        self.assertEqual(on_gpu, {"kablate_cuda.so", "kablate_cuda_replicas.so"})
+        self.assertEqual([len(sources), len(sources_on_gpu)], [1, 1])
+        self.assertNotEqual(sources, sources_on_gpu)
+
     def seeds_by_process(self, *words):
         """Step and seeds of each process that make would start, in its order."""
         said = self.make("-n", *words, NVCC="")
