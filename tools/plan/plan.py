@@ -161,6 +161,9 @@ def tune(tree, base, step, rates, seeds, directory):
     for rate in tuning.added(directory, step, seeds):
         add(rate)
     step.candidates.sort(key=lambda candidate: float(candidate.rate))
+    close = tuning.close(directory, step, seeds)
+    for candidate in step.candidates:
+        candidate.seeds = seeds.of(candidate.rate, close)
     step.rate = tuning.chosen(directory, step, seeds)
     if step.rate is not None:
         step.generated += tuning.assignments(step.values, step.rate)
@@ -345,7 +348,7 @@ def all_runs(steps, values, seeds, directory):
     """
     name, looks = values["EXPERIMENT"], declaration.looks_of(values, seeds)
     wanted = [("run", name, step, step, seeds_of(step, seeds)) for step in steps_to_run(steps)]
-    wanted += [("tuning", tuning.experiment(name), step, candidate, tuning_seeds(values))
+    wanted += [("tuning", tuning.experiment(name), step, candidate, candidate.seeds)
                for step in tuned_steps(steps) for candidate in step.candidates]
     told = identities_of_all(directory, [run[3:] for run in wanted])
     known = [(*run, seed, its_identity, its_seeds.index(seed) if run[0] == "run" else 0)
@@ -432,9 +435,8 @@ def write(steps, values, head, directory, configuration):
 
 def choose_rate(steps, values, args):
     step = next(step for step in steps if step.name == args.choose)
-    seeds = tuning_seeds(values)
-    told = identities_of_all(args.output, [(candidate, seeds) for candidate in step.candidates])
-    for sentence in tuning.choose(args.output, step, seeds, tuning.rates(values["TUNE_RATES"]),
+    told = identities_of_all(args.output, [(candidate, candidate.seeds) for candidate in step.candidates])
+    for sentence in tuning.choose(args.output, step, tuning_seeds(values), tuning.rates(values["TUNE_RATES"]),
                                   os.path.join(args.runs, "results.db"), told):
         print(f"{step.name}: {sentence}")
 

@@ -5,7 +5,7 @@ import sys
 from tools.plan import config_difference, declaration, estimate, kconfig, token_files, tuning
 from tools.results import metric_names
 from tools.terminal import terminal
-from tools.plan.plan_words import changes, numbers, seeds_of, source, tuned_steps, tuning_seeds
+from tools.plan.plan_words import changes, numbers, seeds_of, source, tuned_steps
 
 PUBLISHED = "gpt2-ra-mla-full"     # the experiment of the published study
 STUDY = "124m"      # its scale
@@ -43,12 +43,14 @@ def differences(steps, step):
     return ", ".join(what) + (f" ({step.match.remaining(steps)})" if step.match else "")
 
 
+def runs_to_tune(tuned):
+    return sum(len(candidate.seeds) for step in tuned for candidate in step.candidates)
+
+
 def number_of_runs(steps, step, values):
     """The number of runs, including those that choose its rate."""
     runs = len(seeds_of(step, numbers("SEEDS", values["SEEDS"]))) if step.selected else 0
-    if step in tuned_steps(steps):
-        runs += len(step.candidates) * len(tuning_seeds(values))
-    return runs
+    return runs + (runs_to_tune([step]) if step in tuned_steps(steps) else 0)
 
 
 def row(steps, step, account, cost):
@@ -187,9 +189,7 @@ def show(tree, head, steps, values, args):
     costs = [estimate.cost(step, number_of_runs(steps, step, values), examined(steps, step),
                            args.output, past) for step in steps]
     runs = sum(cost.runs for cost in costs)
-    to_tune = sum(len(step.candidates) for step in tuned_steps(steps))
-    if to_tune:
-        to_tune *= len(tuning_seeds(values))
+    to_tune = runs_to_tune(tuned_steps(steps))
     print(f"{head['experiment']}: {head['question'] or 'no question is written down'}")
     print(terminal.wrapped(head["compared"], terminal.width(sys.stdout)))
     print(f"scale {head['scale']}, plan {head['plan']}, seeds {values['SEEDS']}: {runs} runs" +

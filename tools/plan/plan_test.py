@@ -745,11 +745,11 @@ class Tuned(PlanCase):
         said = []
         with mock.patch.object(tuning.records, "connect"), \
                 mock.patch.object(tuning, "recorded_loss", lambda _, identity: loss(*identity)):
-            while not said or "is tried" in said[-1]:
+            while not said or said[-1].endswith(("is tried, too", "more are trained")):
                 steps, values = plan.plan(kconfig.Tree(), self.path("plan"))
-                seeds = plan_words.tuning_seeds(values)
-                runs = [{seed: (float(c.rate), seed) for seed in seeds} for c in steps[1].candidates]
-                said += tuning.choose(self.path("plan"), steps[1], seeds, tuning.rates(values["TUNE_RATES"]), "", runs)
+                runs = [{seed: (float(c.rate), seed) for seed in c.seeds} for c in steps[1].candidates]
+                said += tuning.choose(self.path("plan"), steps[1], plan_words.tuning_seeds(values),
+                                      tuning.rates(values["TUNE_RATES"]), "", runs)
         steps, _ = plan.plan(kconfig.Tree(), self.path("plan"))
         return said, steps[1]
 
@@ -770,6 +770,24 @@ class Tuned(PlanCase):
         self.assertEqual(len(step.candidates), 3 + tuning.MOST_ADDED)
         self.plan()
         self.assertIn("is at the end of the list: a better one may lie beyond", self.said)
+
+    def test_rates_too_close_to_tell_have_more_seeds(self):
+        """Seeds 1 to 3 favour 9e-3, and the others 6e-3, which is the better one; the rest is far off."""
+        def loss(rate, seed):
+            return {4e-3: 1, 6e-3: 0.1, 9e-3: 0.05 if seed <= 3 else 0.3, 1.3e-2: 2}[rate] + 0.1 * (seed % 3)
+
+        settings = 'CONFIG_TUNE_RATES="4e-3,6e-3,9e-3,1.3e-2"', "CONFIG_SEEDS=11,12,13", "CONFIG_TUNE_SEEDS=1,2,3"
+        said, step = self.choose_by(loss, *settings)
+        self.assertEqual((said, step.rate), (["learning rate 9e-3"], "9e-3"))
+        more = *settings, "CONFIG_TUNE_MORE_SEEDS=4,5,6,7,8,9"
+        said, step = self.choose_by(loss, *more)
+        self.assertEqual(said, ["3 seeds do not tell 6e-3, 9e-3 apart: 6 more are trained", "learning rate 6e-3"])
+        self.assertEqual([len(c.seeds) for c in step.candidates], [3, 9, 9, 3])
+        self.plan()
+        self.assertIn("30 runs, 24 of them to tune", self.said)
+        # A rate that is clearly the best needs no more.
+        said, _ = self.choose_by(lambda rate, seed: abs(rate - 6e-3) + 1e-6 * seed, *more)
+        self.assertEqual(said, ["learning rate 6e-3"])
 
     def test_another_list_forgets_what_was_added(self):
         self.choose_by(lambda rate, seed: rate, 'CONFIG_TUNE_RATES="4e-3,6e-3,9e-3"')
@@ -830,6 +848,10 @@ class Tuned(PlanCase):
         self.assertIn("CONFIG_TUNE_RATES gives no rates", self.refusal())
         self.listed("mla mla+tuned", self.RATES, "CONFIG_TUNE_SEEDS=3,4")
         self.assertIn("CONFIG_TUNE_SEEDS and CONFIG_SEEDS share 3", self.refusal())
+        self.listed("mla mla+tuned", self.RATES, "CONFIG_TUNE_MORE_SEEDS=2")
+        self.assertIn("CONFIG_TUNE_MORE_SEEDS and CONFIG_SEEDS share 2", self.refusal())
+        self.listed("mla mla+tuned", self.RATES, "CONFIG_TUNE_MORE_SEEDS=106,107")
+        self.assertIn("CONFIG_TUNE_SEEDS and CONFIG_TUNE_MORE_SEEDS share 106", self.refusal())
 
 
 class Make(Case):

@@ -11,7 +11,7 @@ import itertools
 import re
 from dataclasses import dataclass, field
 
-from tools.plan import factors, kconfig, matching, ranges, sizes
+from tools.plan import factors, kconfig, matching, ranges, sizes, tuning
 from tools.plan.kconfig import Unfit
 from tools.results import names
 
@@ -45,6 +45,7 @@ class Step:
     # what resolve() finds
     generated: list = field(default_factory=list)   # assignments beside its fragments
     candidates: list = field(default_factory=list)  # of a tuned step: itself, a rate each
+    seeds: list = field(default_factory=list)       # of a candidate: those it is trained with
     description: str = ""
     named: set = field(default_factory=set)     # symbols that its fragments set
     values: dict = field(default_factory=dict)
@@ -260,17 +261,22 @@ def numbers(symbol, text):
 
 def tuning_seeds(values):
     """Seeds that no verdict may use."""
-    seeds, used = numbers("TUNE_SEEDS", values["TUNE_SEEDS"]), numbers("SEEDS", values["SEEDS"])
-    both = set(seeds) & set(used)
+    used = numbers("SEEDS", values["SEEDS"])
+    seeds = {symbol: numbers(symbol, values[symbol]) if values[symbol] else [] for symbol in ("TUNE_SEEDS", "TUNE_MORE_SEEDS")}
+    for symbol, those in seeds.items():
+        both = set(those) & set(used)
+        if both:
+            raise Unfit([f"CONFIG_{symbol} and CONFIG_SEEDS share {min(both)}: a seed that chooses a "
+                         "rate cannot judge it"])
+    both = set.intersection(*map(set, seeds.values()))
     if both:
-        raise Unfit([f"CONFIG_TUNE_SEEDS and CONFIG_SEEDS share {min(both)}: a seed that chooses a "
-                     "rate cannot judge it"])
-    return seeds
+        raise Unfit([f"CONFIG_TUNE_SEEDS and CONFIG_TUNE_MORE_SEEDS share {min(both)}"])
+    return tuning.Seeds(*seeds.values())
 
 
 def check_seeds(steps, values):
     """No other step may use a seed of a null."""
-    for symbol in ("SEEDS", "TUNE_SEEDS"):
+    for symbol in ("SEEDS", "TUNE_SEEDS", "TUNE_MORE_SEEDS"):
         seeds = numbers(symbol, values[symbol]) if values[symbol] else []
         if any(step.nulls is not None for step in steps) and max(seeds, default=0) >= NULL_SHIFT:
             raise Unfit([f"CONFIG_{symbol}={values[symbol]}: seeds from {NULL_SHIFT} on "

@@ -12,7 +12,8 @@ import tempfile
 from dataclasses import dataclass
 
 from tools.plan import declaration, kconfig, plan
-from tools.plan.plan_words import tuned_steps, tuning_seeds
+from tools.plan.plan_table import runs_to_tune
+from tools.plan.plan_words import tuned_steps
 
 
 @dataclass
@@ -45,8 +46,7 @@ def study(name):
     selected = [step for step in steps if step.selected]
     declared = declaration.declared(steps, values)
     return Study(name, kconfig.question(path), sum(step.repeats is None for step in selected), values["PRIMARY"],
-                 values["MARGIN"], sum(len(step.candidates) for step in tuned_steps(steps)) * len(
-                     tuning_seeds(values) if tuned_steps(steps) else ()),
+                 values["MARGIN"], runs_to_tune(tuned_steps(steps)),
                  {n: sum(1 if step.repeats is not None else n for step in selected) for n in declared["looks"]})
 
 

@@ -7,13 +7,16 @@ diverged is the worst.  DIR/STEP/rate holds the choice with the key of its candi
 becomes part of the step's configuration.
 
 If the best of three rates or more is the first or the last, another one beyond it is tried: DIR/STEP/wider
-holds those that were added, with the key of the candidates of the list.  DIR/STEP/rate is empty then.
+holds those that were added, with the key of the candidates of the list.  If CONFIG_TUNE_MORE_SEEDS names further
+seeds, the rates that are too close to the best one to tell are trained with these, too, before one is
+chosen: DIR/STEP/close holds them, with the key of all candidates.  DIR/STEP/rate is empty meanwhile.
 """
 import hashlib
 import math
 import os
 import re
 import statistics
+from dataclasses import dataclass, field
 
 from tools.plan import kconfig
 from tools.plan.kconfig import Assignment, Unfit
@@ -66,6 +69,10 @@ def key(candidates, seeds):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def standard_error(losses):
+    return statistics.stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else 0
+
+
 def mean_loss(losses):
     """A run that diverged has an infinite loss."""
     return math.fsum(losses) / len(losses)
@@ -83,13 +90,24 @@ def groups(losses):
 
 def score(losses):
     """The mean plus its standard error: a rate whose seeds vary more must be better by more."""
-    return mean_loss(losses) + (statistics.stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else 0)
+    return mean_loss(losses) + standard_error(losses)
+
+
+def without_diverged(sweep):
+    return {rate: losses for rate, losses in sweep.items() if math.isfinite(mean_loss(losses))}
 
 
 def best(sweep):
     """The best rate of a dictionary from rates to losses; None if every rate diverged."""
-    known = {rate: losses for rate, losses in sweep.items() if math.isfinite(mean_loss(losses))}
+    known = without_diverged(sweep)
     return min(known, key=lambda rate: (score(known[rate]), float(rate)), default=None)
+
+
+def close_rates(sweep):
+    """Those whose means, less a standard error, are no higher than the lowest score; the best is among them."""
+    known = without_diverged(sweep)
+    lowest = min(map(score, known.values()))
+    return [rate for rate, losses in known.items() if mean_loss(losses) - standard_error(losses) <= lowest]
 
 
 def beyond(rate, all_rates):
@@ -127,28 +145,55 @@ def recorded_loss(db, identity):
     return next((loss for loss in map(loss_of, runs) if loss is not None), None)
 
 
-# ---------------------------------------------------------------- the choice, kept in a file
+# ---------------------------------------------------------------- the choice, kept in files
+
+@dataclass
+class Seeds:
+    """Of tuning: those of every rate, and those that rates too close to tell have besides."""
+    first: list
+    more: list = field(default_factory=list)
+
+    def of(self, rate, close):
+        return self.first + (self.more if rate in close else [])
+
 
 def path(directory, step):
     return os.path.join(directory, step.name, "rate")
 
 
+def read_keyed(path_of_it, asked):
+    """The words of a file that begins with this key; none if it has another."""
+    found, *words = (kconfig.read_text(path_of_it) or "-").split() or ["-"]
+    return words if found == asked else []
+
+
 def chosen(directory, step, seeds):
     """The rate chosen among exactly these candidates, or None."""
-    text = directory and kconfig.read_text(path(directory, step))
-    asked, rate = text.split() if text else (None, None)
-    return rate if asked == key(step.candidates, seeds) else None
+    return next(iter(directory and read_keyed(path(directory, step), key(step.candidates, seeds)) or ()), None)
 
 
 def added(directory, step, seeds):
     """The rates that were added to the list whose candidates the step has."""
-    text = directory and kconfig.read_text(wider_path(directory, step))
-    asked, *more = text.split() if text else (None,)
-    return more if asked == key(step.candidates, seeds) else []
+    return directory and read_keyed(wider_path(directory, step), key(step.candidates, seeds)) or []
+
+
+def close(directory, step, seeds):
+    """The rates that are trained with more seeds."""
+    return directory and read_keyed(close_path(directory, step), key(step.candidates, seeds)) or []
 
 
 def wider_path(directory, step):
     return os.path.join(directory, step.name, "wider")
+
+
+def close_path(directory, step):
+    return os.path.join(directory, step.name, "close")
+
+
+def ask_for_more(directory, step, path_of_it, asked, words):
+    """The plan has more runs then, and nothing is chosen before they have ended."""
+    kconfig.write_text(path_of_it, " ".join([asked, *words]) + "\n")
+    kconfig.write_text(path(directory, step), "")
 
 
 def widen(directory, step, seeds, listed, rate):
@@ -158,8 +203,7 @@ def widen(directory, step, seeds, listed, rate):
     if new is None or len(more) >= MOST_ADDED or len(listed) < 3:
         return None
     asked = key([candidate for candidate in step.candidates if candidate.rate in listed], seeds)
-    kconfig.write_text(wider_path(directory, step), " ".join([asked, *more, new]) + "\n")
-    kconfig.write_text(path(directory, step), "")
+    ask_for_more(directory, step, wider_path(directory, step), asked, [*more, new])
     return new
 
 
@@ -174,29 +218,40 @@ def remarks(sweep, rate):
         yield f"with {rate} the seeds fall in two groups, {' and '.join(map(span, split))}"
 
 
+def losses_of(step, db_path, identities):
+    """Of each candidate, by its seeds."""
+    try:
+        db = records.connect(db_path)
+    except records.Problem as problem:
+        raise Unfit([str(problem)]) from None
+    sweep, missing = {}, []
+    for candidate, its_identities in zip(step.candidates, identities):
+        losses = [recorded_loss(db, its_identities[seed]) for seed in candidate.seeds]
+        missing += [f"{candidate.name}, seed {seed}: no result in {db_path}"
+                    for seed, loss in zip(candidate.seeds, losses) if loss is None]
+        sweep[candidate.rate] = losses
+    if missing:
+        raise Unfit(missing)
+    return sweep
+
+
 def choose(directory, step, seeds, listed, db_path, identities):
     """Choose from the results; `identities` are those of each candidate's runs, by seed.  Returns sentences.
 
     `listed` are the rates of CONFIG_TUNE_RATES: at an end of them another rate is added, and nothing is chosen yet.
     """
-    sweep, missing = {}, []
-    try:
-        db = records.connect(db_path)
-    except records.Problem as problem:
-        raise Unfit([str(problem)]) from None
-    for candidate, its_identities in zip(step.candidates, identities):
-        losses = [recorded_loss(db, its_identities[seed]) for seed in seeds]
-        missing += [f"{candidate.name}, seed {seed}: no result in {db_path}"
-                    for seed, loss in zip(seeds, losses) if loss is None]
-        sweep[candidate.rate] = losses
-    if missing:
-        raise Unfit(missing)
+    sweep = losses_of(step, db_path, identities)
     rate = best(sweep)
     if rate is None:
         raise Unfit([f"{step.name}: with every rate a run diverged; CONFIG_TUNE_RATES needs "
                      "smaller ones"])
-    new = widen(directory, step, seeds, listed, rate)
-    if new:
-        return [f"the best rate, {rate}, is at the end of the list: {new} is tried, too"]
+    if not close(directory, step, seeds):
+        new = widen(directory, step, seeds, listed, rate)
+        if new:
+            return [f"the best rate, {rate}, is at the end of the list: {new} is tried, too"]
+        rivals = close_rates(sweep)
+        if seeds.more and len(rivals) > 1:
+            ask_for_more(directory, step, close_path(directory, step), key(step.candidates, seeds), rivals)
+            return [f"{len(seeds.first)} seeds do not tell {', '.join(rivals)} apart: {len(seeds.more)} more are trained"]
     kconfig.write_text(path(directory, step), f"{key(step.candidates, seeds)} {rate}\n")
     return [f"learning rate {rate}", *remarks(sweep, rate)]
