@@ -175,7 +175,7 @@ $(filter-out $(together-targets),$(run-targets) $(tuning-targets)):
 define train_together
 $(targets-of-$1) &:
 	$$(call begin_run,$$(words $$(missing-of-$1)) of $$(words $$(targets-of-$(basename $1))) $(if $(call of_rates,$1),runs,seeds))
-	$$(Q)$(sleeping) $$(train_here) $$(call list_seeds,$$(missing-of-$1)) $(if \
+	$$(Q)$$(sleeping) $$(train_here) $$(call list_seeds,$$(missing-of-$1)) $(if \
 		$(call of_rates,$1),$$(call list_rates,$$(missing-of-$1))) $$(end_run)
 endef
 of_rates = $(filter %@rates,$(basename $1))

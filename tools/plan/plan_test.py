@@ -922,6 +922,7 @@ class Make(Case):
     def seeds_by_process(self, *words):
         """Step and seeds of each process that make would start, in its order."""
         said = self.make("-n", *words, NVCC="")
+        self.assertIn("OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} ", said)     # for the shell, not for make
         return re.findall(r"--step (\S+) .*--seeds (\S+) ", said)
 
     def test_replicas_go_look_by_look(self):
