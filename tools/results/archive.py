@@ -13,6 +13,7 @@ Everything in it is data of a stranger: each path must be one that we write, eac
 what archive.json says, and nothing is written before all of it was checked.
 """
 import argparse
+import concurrent.futures
 import hashlib
 import io
 import json
@@ -29,6 +30,7 @@ from tools.results import names, plain
 FORMAT = "kablate experiment 1"
 HEAD = "archive.json"
 MOST_FILES, MOST_BYTES, MOST_IN_ALL, MOST_OF_A_NAME = 50_000, 256 << 20, 4 << 30, 16 << 10
+PART = 8 << 20
 RUN_FILES = ("run.json", "journal.jsonl", "done")
 REPORTS = ("report.md", "report.csv", "report.json", "report.tex", "report.html")
 OWN = ("declaration.json", "planned.json")
@@ -103,11 +105,19 @@ def write(runs, experiment, file):
     head = {"format": FORMAT, "experiment": experiment, "commits": revision_of(runs, paths),
             "files": [{"path": path, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
                       for path, data in content.items()]}
-    with tarfile.open(fileobj=file, mode="w:xz", preset=6) as tar:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
         add(tar, HEAD, json.dumps(head, indent=1).encode())
         for path, data in content.items():
             add(tar, path, data)
+    file.writelines(compressed(whole.getbuffer()))
     return head
+
+
+def compressed(data):
+    """As parts that all processors compress; xz reads the parts of a file as one."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from pool.map(lzma.compress, (data[i:i + PART] for i in range(0, len(data), PART)))
 
 
 def publish(runs, experiment, out):

@@ -10,6 +10,7 @@ import sys
 import tarfile
 import tempfile
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
@@ -44,6 +45,14 @@ class Archive(unittest.TestCase):
         found = sorted(str(path.relative_to(self.dir / "there")) for path in (self.dir / "there").rglob("*") if path.is_file())
         self.assertEqual(found, ["e-tuning/0-a@1e-3-101-0123456789ab/run.json", f"{RUN}/done", f"{RUN}/journal.jsonl",
                                  f"{RUN}/run.json", "e/declaration.json"])
+        self.assertEqual((self.dir / "there" / RUN / "journal.jsonl").read_text(), '{"kind":"start"}\n')
+
+    def test_several_parts(self):
+        with mock.patch.object(archive, "PART", 1000):
+            archive.publish(str(self.runs), "e", self.file)
+        with open(self.file, "rb") as file:
+            self.assertGreater(file.read().count(b"\xfd7zXZ\0"), 3)
+        archive.unpack(self.file, str(self.dir / "there"))
         self.assertEqual((self.dir / "there" / RUN / "journal.jsonl").read_text(), '{"kind":"start"}\n')
 
     def test_nothing_to_publish(self):
