@@ -116,6 +116,23 @@ class Plans(Case):
         self.assertEqual(text.count("RUN "), 4 + 1)
         self.assertIn("1-mla+tuned: learning rate 1e-3\n", text)
 
+    def test_rates_too_close_to_tell(self):
+        """They have more seeds."""
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+tuned", TUNE_RATES="1e-3,1.001e-3", TUNE_SEEDS="11,12", TUNE_MORE_SEEDS="13")
+        text = tree.make("runs")
+        self.assertIn("1-mla+tuned: 2 seeds do not tell 1e-3, 1.001e-3 apart: 1 more are trained\n", text)
+        self.assertEqual(self.ask(tree, "SELECT name, count(*) FROM runs JOIN experiments ON experiments.id = experiment "
+                                        "GROUP BY name ORDER BY name"), [("smoke", 2), ("smoke-tuning", 6)])
+
+    def test_look_after_look(self):
+        """Until no look is left."""
+        tree = self.tree(PLAN_FRAGMENTS="mla mla+gate", SEEDS="1,2,3", LOOKS="3,4", GPT2_MAX_ITERS=150, LOG_INTERVAL=50)
+        text = tree.make("looks")
+        self.assertIn("Look 1 of 2, at 3 seeds.", text)
+        self.assertIn("Look 2 of 2, at 4 seeds.", text)
+        self.assertEqual(self.ask(tree, "SELECT count(*) FROM runs WHERE state = 'done'"), [(8,)])
+        self.assertNotIn("RUN ", tree.make("looks"))
+
     def test_tuning_where_nothing_converges(self):
         tree = self.tree(PLAN_FRAGMENTS="mla mla+tuned", TUNE_RATES="1e30,1e31", TUNE_SEEDS="11")
         text = tree.make("-k", "runs", expect=2)

@@ -11,6 +11,11 @@ report: $(O)/setup-python $(O)/bin/results
 	$(Q)status=0; $(update_index) || status=$$?; \
 		$(report_tool) report $(report_options) $(if $(reported),$(call quoted,$(reported))) && exit $$status
 
+# One look after the other, until nothing declared is open or no look is left.
+looks:
+	+$(Q)while $(MAKE) experiment || exit; $(if $(call given,n),false,seeds=$$($(report_tool) next $(call quoted,$(configured))) || exit; \
+		test -n "$$seeds"); do $(MAKE) set CONFIG_SEEDS="$$seeds" || exit; done
+
 # Runs that went to Slurm are shown by their journals (tools/make/slurm.mk), other experiments by the database.
 shown_by_slurm = $(and $(on_cluster),$(if $(E),$(filter $(E),$(configured) $(configured)-tuning),yes))
 show_status = $(if $(shown_by_slurm),$(cluster_status),$(python) -m tools.results.status --runs $(call quoted,$(RUNS)) \
@@ -113,7 +118,7 @@ find: $(O)/setup-python
 	$(if $(TEXT),,$(error make find TEXT=WORDS: words of a name, tag or note))
 	$(Q)$(notes) find -- $(foreach word,$(TEXT),$(call quoted,$(word)))
 
-.PHONY: publish merge reproduce report serve status watch verify power values judge chance bench-statistics compare diff generate export \
+.PHONY: looks publish merge reproduce report serve status watch verify power values judge chance bench-statistics compare diff generate export \
 	export-tensorboard export-wandb note find
 
 #: Results

@@ -318,7 +318,7 @@ stop:
 #: The experiment of .config (after make defconfig-NAME, e.g. defconfig-gpt2-ra-mla-full)
 #:   all           build, audit and train every step with every seed, then report (default)
 #:   plan          show the steps, nothing runs;  MINUTES=25: which fit, and make MINUTES=25 runs these
-#:   step N=3      train one step;   runs: every step, without the report
+#:   step N=3      train one step;   runs: every step, no report;   looks: until nothing is open
 #:   describe      parameters, work, memory, decode state;   audit: is every step wired and causal?
 #:   bench-decode  speed and state of decoding: CONTEXTS=1024,4096;   unread: symbols no code reads
 #:   rerun RUN=DIR remove a run and train it again;   stop: save and stop the runs of this tree

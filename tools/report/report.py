@@ -364,7 +364,7 @@ def published_grid(table):
 
 def next_lines(table):
     if table.judgement.next_seeds:
-        yield f"make set CONFIG_SEEDS={','.join(map(str, table.judgement.next_seeds))} && make"
+        yield f"make set CONFIG_SEEDS={','.join(map(str, table.judgement.next_seeds))} && make    # make looks: all that are left"
 
 
 def headline(table):
@@ -746,6 +746,12 @@ def make_report(db, args, name, directory):
                      f"FAILED: not reproduced: {', '.join(table.not_reproduced)}")
 
 
+def next_look(db, args):
+    """For make looks; nothing if there is no further look."""
+    name = choose(db, args.experiment)
+    print(*tabulate(db, args.runs, name, records.read_experiment(db, name)).judgement.next_seeds, sep=",")
+
+
 def values_of(db, args):
     name = choose(db, args.experiment)
     print(values.text(records.read_experiment(db, name), candidates_of(db, name),
@@ -940,6 +946,9 @@ def main(argv):
         command.add_argument("a", metavar="A")
         command.add_argument("b", metavar="B")
         command.set_defaults(run=run)
+    command = commands.add_parser("next", help="the seeds of the next look")
+    command.add_argument("experiment", metavar="EXPERIMENT")
+    command.set_defaults(run=next_look)
     command = commands.add_parser("values", help="the final values of every run")
     command.add_argument("experiment", nargs="?", metavar="EXPERIMENT")
     command.set_defaults(run=values_of)

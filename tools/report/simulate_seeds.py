@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Simulates three rules on seeds: choices and groups of rates (tools/plan/tuning.py), and spread (spread.py).
+"""Simulates three rules on seeds: choices and groups of rates (plan/tuning.py), and spread.
 
     simulate_seeds.py [--tables N]      default: 4000;  example: simulate_seeds.py --tables 500
 
-Prints the tables of docs/statistics.md: what a choice of rates costs, and how often, in %, seeds fall in groups
-and a spread is called different.
+Prints the tables of docs/statistics.md: what a choice of rates costs, and how often, in %, seeds
+fall in groups and a spread is called different.
 """
 import argparse
 import math

@@ -228,7 +228,8 @@ class Verdicts(Case):
         _, text, table = self.report("e")
         self.assertEqual((self.verdicts(table)["1-x"], self.verdicts(table)["2-y"]), ("open", "better"))
         self.assertEqual(table["judgement"]["family"], 2)
-        self.assertTrue(text.endswith("\nNext look:\n  make set CONFIG_SEEDS=1,2,3,4,5 && make\n"), text)
+        self.assertTrue(text.endswith("\nNext look:\n  make set CONFIG_SEEDS=1,2,3,4,5 && make    # make looks: all that are left\n"), text)
+        self.assertEqual(self.call("next", "e")[1], "1,2,3,4,5\n")
         self.assertIn("Look 1 of 3, at 3 seeds.", text)
 
     def test_nothing_open_no_next_look(self):
@@ -240,6 +241,7 @@ class Verdicts(Case):
         self.declare(asked="", primary=["all"], steps=[], looks=[3], seeds=[1, 2, 3])
         self.add((-0.5, 0.51, -0.52), (3.0, 3.1, 3.2))
         self.assertNotIn("make set", self.report("e")[1])
+        self.assertEqual(self.call("next", "e")[1], "\n")
 
     def test_compare_says_what_the_report_says(self):
         """In the family of the experiment, or exploratory."""
