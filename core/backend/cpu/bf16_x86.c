@@ -1,7 +1,5 @@
 /*
- * Two forms that share their panels: AMX, whose tiles of 16 rows hold 32
- * elements of A or 16 pairs of rows of B, and AVX512-BF16, which multiplies a
- * pair of elements of A with pairs of 16 columns of B.
+ * AMX: tiles of 16 rows hold 32 elements of A or 16 pairs of rows of B.
  */
 #ifdef __x86_64__
 
@@ -136,18 +134,7 @@ VECTOR_CODE static void right_across(void *to, const float *data, int64_t pitch,
 		}
 }
 
-/* -------------------------------------------------------------- AVX512-BF16 */
-
-enum { TALL = 8 }; /* rows that are summed together: 16 vectors of sums, 2 of B, 1 of A */
-
-static const char *vector_obstacle(void)
-{
-	__builtin_cpu_init();
-	return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-			       __builtin_cpu_supports("avx512vl")
-		       ? NULL
-		       : "this processor has no AVX512-BF16 instructions";
-}
+/* ----------------------------------------------------------------- products */
 
 VECTOR_CODE ALWAYS void put(float *c, __m512 sum, float alpha, bool add)
 {
@@ -155,62 +142,6 @@ VECTOR_CODE ALWAYS void put(float *c, __m512 sum, float alpha, bool add)
 
 	_mm512_storeu_ps(c, _mm512_fmadd_ps(sum, _mm512_set1_ps(alpha), old));
 }
-
-/* Two neighbours in both halves of a pair of every lane. */
-VECTOR_CODE ALWAYS __m512bh broadcast_pair(const bf16 *a)
-{
-	int32_t pair;
-
-	memcpy(&pair, a, sizeof(pair));
-	return (__m512bh)_mm512_set1_epi32(pair);
-}
-
-VECTOR_CODE ALWAYS void tall_rows(int64_t k, const bf16 *a, const bf16 *b, float alpha, bool add,
-				  float *c, int64_t pitch)
-{
-	__m512 sum[TALL][2];
-
-	for (int r = 0; r < TALL; r++)
-		sum[r][0] = sum[r][1] = _mm512_setzero_ps();
-	for (int64_t i = 0; i < k; i += 2, b += 2 * LINES) {
-		const __m512bh left = (__m512bh)_mm512_loadu_si512(b);
-		const __m512bh right = (__m512bh)_mm512_loadu_si512(b + LINES);
-		const bf16 *pairs = a + i / STEP * STEP * LINES + i % STEP;
-
-		for (int r = 0; r < TALL; r++) {
-			const __m512bh pair = broadcast_pair(pairs + r * STEP);
-
-			sum[r][0] = _mm512_dpbf16_ps(sum[r][0], pair, left);
-			sum[r][1] = _mm512_dpbf16_ps(sum[r][1], pair, right);
-		}
-	}
-	for (int r = 0; r < TALL; r++) {
-		put(c + r * pitch, sum[r][0], alpha, add);
-		put(c + r * pitch + HALF, sum[r][1], alpha, add);
-	}
-}
-
-VECTOR_CODE static void vector_tile(int64_t k, const void *a, const void *b, float alpha, bool add,
-				    float *c, int64_t pitch)
-{
-	for (int r = 0; r < LINES; r += TALL)
-		tall_rows(k, (const bf16 *)a + r * STEP, b, alpha, add, c + r * pitch, pitch);
-}
-
-#define PANELS                                                               \
-	.element = PANEL_BF16,                                               \
-	.side = { [PANEL_LEFT] = { LINES, STEP, left_along, left_across },   \
-		  [PANEL_RIGHT] = { LINES, 2, right_along, right_across } }, \
-	.step = STEP, .depth = 512, .rows = 256, .columns = 512
-
-const struct panel_form bf16_avx512 = {
-	.name = "avx512",
-	PANELS,
-	.obstacle = vector_obstacle,
-	.tile = vector_tile,
-};
-
-/* ---------------------------------------------------------------------- AMX */
 
 /* A program must ask Linux before it uses tiles (Documentation/x86/xstate.rst). */
 #define ARCH_REQ_XCOMP_PERM 0x1023
@@ -221,8 +152,10 @@ static const char *tile_obstacle(void)
 	const unsigned tile = 1u << 24, multiply = 1u << 22; /* leaf 7, register D */
 	unsigned a, b, c, d = 0;
 
-	if (vector_obstacle())
-		return vector_obstacle();
+	__builtin_cpu_init();
+	if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512bw") ||
+	    !__builtin_cpu_supports("avx512vl"))
+		return "this processor has no AVX512-BF16 instructions";
 	if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & tile) || !(d & multiply))
 		return "this processor has no AMX-BF16 instructions";
 	if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) != 0)
@@ -309,7 +242,13 @@ TILE_CODE static void tile_multiply(int64_t k, const void *a, const void *b, flo
 
 const struct panel_form bf16_amx = {
 	.name = "amx",
-	PANELS,
+	.element = PANEL_BF16,
+	.side = { [PANEL_LEFT] = { LINES, STEP, left_along, left_across },
+		  [PANEL_RIGHT] = { LINES, 2, right_along, right_across } },
+	.step = STEP,
+	.depth = 512,
+	.rows = 256,
+	.columns = 512,
 	.obstacle = tile_obstacle,
 	.begin = tile_begin,
 	.end = tile_end,

@@ -48,7 +48,7 @@ static bool works_alone(int64_t work, int64_t grain)
 static const struct panel_form *const bf16_forms[] = {
 #ifdef __x86_64__
 	&bf16_amx,	    &bf16_rounded_avx512,
-	&bf16_rounded_avx2, &bf16_avx512,
+	&bf16_rounded_avx2,
 #endif
 #ifdef __aarch64__
 	&bf16_bfmmla,

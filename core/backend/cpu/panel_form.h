@@ -63,7 +63,7 @@ struct panel_form {
 		     int64_t columns);
 };
 
-extern const struct panel_form bf16_amx, bf16_avx512, bf16_bfmmla, bf16_plain;
+extern const struct panel_form bf16_amx, bf16_bfmmla, bf16_plain;
 extern const struct panel_form bf16_rounded_avx512, bf16_rounded_avx2;
 extern const struct panel_form f32_avx512, f32_avx2, f32_neon;
 
