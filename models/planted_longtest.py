@@ -757,11 +757,18 @@ class Tree:
         text = path.read_text()
         assert text.count(one.old) == 1, f"{one.path} has {text.count(one.old)} times: {one.old}"
         path.write_text(text.replace(one.old, one.new))
+        for stem in self.stems(one):    # no place trains in bfloat16
+            if (self.build / (stem + ".bf16.o")).exists():
+                os.utime(self.build / (stem + ".bf16.o"))
+
+    def stems(self, one):
+        """Of the objects that change with a source; pointwise has formulas of ops."""
+        return one.path.removesuffix(".c"), "core/backend/cpu/kernels/pointwise"
 
     def restore(self, one):
         """Sources, objects and times as they were; what was linked is linked again."""
         shutil.copy2(ROOT / one.path, self.root / one.path)
-        for stem in (one.path.removesuffix(".c"), "core/backend/cpu/kernels/pointwise"):     # which has formulas of ops
+        for stem in self.stems(one):
             for ending in (".o", ".f32.o", ".f64.o", ".bf16.o"):
                 if (BUILD / (stem + ending)).exists():
                     shutil.copy2(BUILD / (stem + ending), self.build / (stem + ending))
