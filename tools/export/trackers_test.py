@@ -13,9 +13,9 @@ import unittest.mock
 sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.export import tensorboard, trackers
-from tools.report.made_up import Runs
 from tools.results import notes
 from tools.testing import tap
+from tools.testing.made_up import Runs
 
 
 def events(path):

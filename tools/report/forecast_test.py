@@ -11,8 +11,8 @@ sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.plan import declaration
 from tools.plan.kconfig import Unfit
-from tools.report import forecast, made_up, stats
-from tools.testing import tap
+from tools.report import forecast, stats
+from tools.testing import made_up, tap
 
 SIZES = {"1m": 1e6, "10m": 1e7, "30m": 3e7}
 TARGET = 1e8

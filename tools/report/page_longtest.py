@@ -15,8 +15,8 @@ import unittest
 from unittest import mock
 from xml.etree import ElementTree
 
-from tools.report import made_up, report, serve
-from tools.testing import as_user, browser, tap
+from tools.report import report, serve
+from tools.testing import as_user, browser, made_up, tap
 
 DESKTOP, TABLET, PHONE = (1400, 1000), (800, 1000), (390, 844)
 SIZES = (DESKTOP, TABLET, PHONE)

@@ -25,9 +25,9 @@ import urllib.parse
 
 from tools.plan import config_difference, plan_words
 from tools.report import ablation, judging, kept_tokens, plots, pruning, report, specialisation, stats
-from tools.report.made_up import STUDY, Case, Runs
 from tools.results import notes, records
 from tools.testing import tap
+from tools.testing.made_up import STUDY, Case, Runs
 
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 

@@ -17,9 +17,9 @@ import unittest
 import urllib.parse
 from unittest import mock
 
-from tools.report import made_up, serve
+from tools.report import serve
 from tools.results import archive, notes
-from tools.testing import as_user, tap
+from tools.testing import as_user, made_up, tap
 
 
 def connection(host, port):

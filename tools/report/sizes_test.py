@@ -11,8 +11,8 @@ import sys
 sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
 from tools.plan import declaration
-from tools.report import made_up, stats
-from tools.testing import tap
+from tools.report import stats
+from tools.testing import made_up, tap
 
 SIZES = {"1m": 1e6, "10m": 1e7, "30m": 3e7}
 CONFIG = {"TRAIN_BATCH": "2", "TRAIN_ACCUMULATE": "1", "MODEL_BLOCK": "50", "GPT2_MAX_ITERS": "100", "TRAIN_TOKENS_BUDGET": "0"}

@@ -5,8 +5,8 @@ import os
 
 from tools.plan import declaration, kconfig
 from tools.report import report, values
-from tools.report.made_up import STUDY, Case
 from tools.testing import tap
+from tools.testing.made_up import STUDY, Case
 
 
 class Values(Case):

@@ -7,8 +7,8 @@ import statistics
 
 from tools.plan import declaration
 from tools.report import ablation, spread, stats
-from tools.report.made_up import Case
 from tools.testing import tap
+from tools.testing.made_up import Case
 
 
 class Verdicts(Case):

@@ -16,9 +16,9 @@ sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 from tools.cluster import jobs, journals, slurm, status
 from tools.export import tokenizer, trackers, weights
 from tools.plan import declaration, kconfig, token_files
-from tools.report import decoding, made_up, report, values
+from tools.report import decoding, report, values
 from tools.results import archive, notes, records, run_program, time_left
-from tools.testing import tap
+from tools.testing import made_up, tap
 
 SECONDS = 120    # far more than a reader takes that does not wait
 MEMORY = 2 << 30

@@ -31,9 +31,9 @@ from tools.data import corpus
 from tools.export import tokenizer, weights
 from tools.kablate import launch
 from tools.plan import declaration, factors, kconfig, plan_words, token_files
-from tools.report import decoding, made_up, memo, serve, values
+from tools.report import decoding, memo, serve, values
 from tools.results import archive, notes, records, reproduce, run_program, time_left
-from tools.testing import tap
+from tools.testing import made_up, tap
 
 INPUTS = 400
 MOST_MEMORY = 2 << 30
