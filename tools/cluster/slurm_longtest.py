@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A study on a real Slurm, disturbed in every way, ends as on one machine: same bits, same rows.
 
-The test starts Debian's Slurm with a controller and four nodes (tools/cluster/fixture.py).  In the
+The test starts Debian's Slurm with a controller and four nodes (tools/testing/slurm_cluster.py).  In the
 middle of the study a node dies, the controller dies and comes back, the file system of the runs is
 full, a job of another partition preempts a run, the time of a run is over, and the user stops and
 goes on.  Here 8 runs; 60 in slurm_soaktest.py.
@@ -20,12 +20,12 @@ from unittest import mock
 
 sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
-from tools.cluster import fixture, jobs, journals
-from tools.cluster.fixture import until
+from tools.cluster import jobs, journals
 from tools.kablate import fault_longtest, train_test
 from tools.kablate.mpi_longtest import why_no_mpi
 from tools.kablate.train_test import ENVIRONMENT, ROOT, Tree
-from tools.testing import tap
+from tools.testing import slurm_cluster, tap
+from tools.testing.slurm_cluster import until
 
 tearDownModule = train_test.tearDownModule
 
@@ -44,10 +44,10 @@ class WithCluster(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        why = fixture.missing()
+        why = slurm_cluster.missing()
         if why:
             raise unittest.SkipTest(why)
-        cls.cluster = fixture.Cluster(cls.nodes, cls.largest_array)
+        cls.cluster = slurm_cluster.Cluster(cls.nodes, cls.largest_array)
         cls.addClassCleanup(cls.cluster.stop)
         cls.cluster.start()
         ENVIRONMENT["SLURM_CONF"] = str(cls.cluster.conf)
