@@ -289,8 +289,6 @@ static cJSON *describe_step(const struct program_step *step, double seconds)
 {
 	cJSON *item = cJSON_CreateObject();
 
-	cJSON_AddStringToObject(item, "module",
-				step->node ? module_names[step->node->origin.module] : "zero");
 	cJSON_AddStringToObject(item, "op", step->node ? step->node->op->name : "zero");
 	cJSON_AddStringToObject(item, "pass", pass_name(step->pass));
 	cJSON_AddNumberToObject(item, "seconds", seconds);
@@ -401,8 +399,6 @@ static enum status say_ready(const struct bench *b, struct error *err)
 	const struct description_options options = {
 		.batch = b->setup.train.batch,
 		.length = b->workload.length,
-		.planner = !b->setup.train.program.no_planner,
-		.recompute = !b->setup.train.program.no_recompute,
 	};
 	cJSON *json = cJSON_CreateObject();
 	struct description d;
@@ -417,7 +413,6 @@ static enum status say_ready(const struct bench *b, struct error *err)
 	cJSON_AddNumberToObject(json, "parameters", (double)d.parameters);
 	cJSON_AddNumberToObject(json, "flops", description_flops(&d) * (double)batch_tokens(b));
 	cJSON_AddNumberToObject(json, "bytes", moved_bytes(b->training.g));
-	cJSON_AddNumberToObject(json, "activation_bytes", (double)d.activation_bytes);
 	print_line(json);
 	return OK;
 }

@@ -16,7 +16,7 @@ import unittest
 import unittest.mock
 
 from tools.bench import (bench, bench_compare, bench_decode, bench_decode_rows, bench_forms, bench_process,
-                         bench_result, bench_rows, bench_scaling, bench_worker, op_profile)
+                         bench_result, bench_rows, bench_worker, op_profile)
 from tools.plan import kconfig
 from tools.report import decoding
 from tools.testing import tap
@@ -339,55 +339,6 @@ class DecodeRows(unittest.TestCase):
         self.assertIn("", cells[0])
 
 
-class Scaling(unittest.TestCase):
-    def test_every_figure_resolves(self):
-        tree = kconfig.Tree()
-        for backend in bench_rows.BACKENDS:
-            for figure in bench_scaling.figures(bench_scaling.LENGTHS[backend][-1], backend):
-                for fragments in figure.series.values():
-                    for x in figure.places:
-                        bench_rows.resolve(tree, "", "small " + fragments, figure.symbols(x) | {"BACKEND": backend})
-
-    def test_missing_points_are_left_out(self):
-        figure = next(f for f in bench_scaling.figures(1024, "cuda") if f.name == "length")
-        points = [bench_scaling.Point("length", "dot", T, T / 1e6, T << 20) for T in (512, 1024)]
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            bench_scaling.print_figure(figure, points)
-        self.assertIn("~ T^1.00", out.getvalue())
-        self.assertIn(" -", out.getvalue())
-
-    def test_other_points_stay(self):
-        with tempfile.TemporaryDirectory() as directory:
-            path = bench_scaling.results_path(directory, "cpu")
-            os.makedirs(os.path.dirname(path))
-
-            def save(machine, seconds, *place):
-                bench_scaling.save(path, {"machine": machine}, bench_scaling.Point(*place, seconds, 1))
-                return bench_scaling.read(path)[1]
-            for seconds, place in enumerate([("length", "dot", 512), ("layers", "dot", 1), ("length", "dot", 256),
-                                             ("length", "mla", 256), ("length", "dot", 512)], 1):
-                points = save("a", seconds, *place)
-            self.assertEqual(sorted(p.seconds for p in points), [2, 3, 4, 5])
-            # Another machine's figure starts over.
-            self.assertEqual(sorted(p.seconds for p in save("b", 6, "length", "dot", 1024)), [2, 6])
-
-    def test_each_point_is_kept_before_the_next_comes(self):
-        kept, figure = [], next(f for f in bench_scaling.figures(512) if f.name == "length")
-
-        def measured(runner, figure, series, x, precision):
-            if (series, x) == ("mla", 512):
-                raise bench_process.Lost("no memory")
-            self.assertEqual(len(kept), runner.started)
-            runner.started += 1
-            return bench_scaling.Point("length", series, x, 1, 1)
-        with unittest.mock.patch.object(bench_scaling, "measure_point", measured), \
-                contextlib.redirect_stdout(io.StringIO()) as out:
-            found = bench_scaling.measure(unittest.mock.Mock(started=0), figure, "float32", kept.append)
-        self.assertEqual(len(found), len(figure.series) * len(figure.places) - 1)
-        self.assertEqual(found, kept)
-        self.assertIn("length, mla, T 512: no memory", out.getvalue())
-
-
 class Process(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.TemporaryDirectory()
@@ -418,8 +369,7 @@ class Process(unittest.TestCase):
         self.assertEqual(len(process.ask(3)), 3)
         self.assertTrue(all(3 < loss < 7 for loss in process.ask("losses 2")))
         steps = process.ask("profile 2")
-        self.assertEqual({s["module"] for s in steps} - {"zero"},
-                         {"embedding", "attention", "feed_forward", "norm", "head"})
+        self.assertLess({"embedding", "attention", "norm", "head_loss"}, {s["op"] for s in steps})
         seconds, peak = process.warm_up()
         self.assertTrue(0 < seconds < 60)
         self.assertGreater(peak, 16 * process.about["parameters"])

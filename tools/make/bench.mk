@@ -1,4 +1,4 @@
-# Whole iterations beside PyTorch, how their cost grows, and studies of many runs.  Included by the Makefile.
+# Whole iterations beside PyTorch, and studies of many runs.  Included by the Makefile.
 
 TORCH_PYTHON ?= $(python)
 bench_needs := $(O)/bin/bench_model $(O)/bin/bench_ops $(step_main:%.c=$(O)/%.o) $(O)/setup-python
@@ -11,10 +11,6 @@ bench: $(bench_needs)
 	$(Q)$(python) -m tools.bench.bench $(bench_options) $(call option,--torch,TORCH_PYTHON) $(call option,--rows,ROWS) \
 		$(call option,--rounds,ROUNDS) $(call option,--forms,FORMS) $(call option,--precision,PRECISION) \
 		$(call option,--limit,LIMIT)
-
-bench-scaling: $(bench_needs)
-	$(Q)$(python) -m tools.bench.bench_scaling $(bench_options) $(call option,--longest,LONGEST) \
-		$(call option,--figures,FIGURES) $(call option,--precision,PRECISION)
 
 # Without BACKEND the steps of .config are measured (tools/make/steps.mk).
 ifdef BACKEND
@@ -40,9 +36,9 @@ bench-worker: $(bench_needs)
 	$(Q)$(python) -m tools.bench.bench_worker $(bench_options) $(call option,--counts,COUNTS) $(call option,--set,SET) \
 		$(call option,--torch,TORCH_PYTHON)
 
-.PHONY: bench profile bench-list bench-scaling bench-runs bench-worker
+.PHONY: bench profile bench-list bench-runs bench-worker
 
 #:   bench         time iterations beside PyTorch: ROWS='laptop-*' TORCH_PYTHON=;  bench-list: the rows
-#:                 BACKEND=cuda: on a GPU; also bench-list, bench-decode, bench-scaling, bench-worker
+#:                 BACKEND=cuda: on a GPU; also bench-list, bench-decode, bench-worker
 #:   profile       print where an iteration's time goes, by op: ROWS= PRECISION= BACKEND=cuda
-#:   bench-scaling growth over length, layers, width;  bench-runs: studies;  bench-worker: seeds
+#:   bench-runs    studies of many runs;  bench-worker: seeds of a step

@@ -644,7 +644,7 @@ class Make(Case):
             for words in (["status", "E="], ["report", "E="], ["power", "EFFECT="], ["diff", "B=b", "A="],
                           ["generate", "RUN="], ["export", "RUN=x", "OUT="], ["check-vector", "VECTOR="],
                           ["check-vector", "VECTOR=x", "BACKEND="], ["bench", "ROWS="],
-                          ["bench-statistics", "TABLES="], ["bench-scaling", "LONGEST="],
+                          ["bench-statistics", "TABLES="],
                           ["rerun", "RUN="], ["step", "N="]):
                 words[-1] += bait
                 said = self.make(*words, expect=2, RUNS=self.path("runs"))
@@ -716,8 +716,7 @@ class Make(Case):
     def test_numbers(self):
         self.write(DEFAULTS)
         for words, name in ((["fuzz", "FUZZ_SECONDS="], "FUZZ_SECONDS"), (["fuzz", "FUZZ_RUNS="], "FUZZ_RUNS"),
-                            (["bench-statistics", "TABLES="], "--tables"), (["bench", "ROUNDS="], "--rounds"),
-                            (["bench-scaling", "LONGEST="], "--longest")):
+                            (["bench-statistics", "TABLES="], "--tables"), (["bench", "ROUNDS="], "--rounds")):
             for number in "abc", "-1", "1e3", "0":
                 said = self.make(*words[:-1], words[-1] + number, expect=2)
                 self.assertRegex(said, f"{name}.*expected a whole number")
