@@ -22,7 +22,6 @@ Memory is that of our blocks beside what the fastest form allocated, and what ea
 GPU.  Results of several runs collect in DIR/bench/gpu.json; a row takes at most --limit seconds.
 """
 import argparse
-import fnmatch
 import json
 import os
 import platform
@@ -115,11 +114,6 @@ class Bench:
 
     # ------------------------------------------------------------ whole runs
 
-    def cpu_forms(self):
-        """All that are wanted."""
-        return [form for form in bench_forms.CPU_FORMS if self.torch and
-                any(fnmatch.fnmatch(form, p) for p in self.patterns.split(","))]
-
     def time_command(self, command, log, environment):
         start = time.perf_counter()
         with open(log, "w", encoding="utf-8") as errors:
@@ -142,7 +136,8 @@ class Bench:
                                  os.environ | {"TORCHINDUCTOR_CACHE_DIR": os.path.abspath(f"{directory}/cache")})
 
     def whole(self, row):
-        result, forms = Result(row.name, "float32", row.goal["float32"]), self.cpu_forms()
+        result = Result(row.name, "float32", row.goal["float32"])
+        forms = bench_forms.forms("cpu", "float32", self.patterns) if self.torch else []
         config = self.configure(row.name, row.start, row.fragments, row.set)
         full = os.path.join(os.path.dirname(config), "full")
         kconfig.write_text(full, self.tree.config_text())

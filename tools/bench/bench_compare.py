@@ -1,4 +1,5 @@
 """One row of the benchmark: our iterations beside those of PyTorch's fastest form."""
+import itertools
 import os
 import shutil
 import time
@@ -95,13 +96,12 @@ class Comparison:
         peer.deadline = self.end_of_row()
         return peer, found
 
-    def next_form(self):
-        if not self.bench.torch or self.left() < LEAST:
-            return None
-        return bench_forms.next_form(self.result.forms, self.bench.backend, self.result.precision,
-                                     self.values.get("RA_MLA_MLP_CROSS_TOKEN") == "y", self.result.tokens,
-                                     self.bench.patterns, flex=self.has_terms(),
-                                     explicit=self.values["ATTENTION"] == "differential")
+    def forms(self):
+        """Those that are wanted, as far as there is time."""
+        wanted = bench_forms.forms(self.bench.backend, self.result.precision, self.bench.patterns,
+                                   explicit=self.values["ATTENTION"] == "differential", tokens=self.result.tokens,
+                                   routed=self.values.get("RA_MLA_MLP_CROSS_TOKEN") == "y", flex=self.has_terms())
+        return itertools.takewhile(lambda form: self.left() >= LEAST, wanted if self.bench.torch else ())
 
     def has_terms(self):
         """Scores that PyTorch computes by FlexAttention (bench_torch_model.py)."""
@@ -123,7 +123,7 @@ class Comparison:
     def qualify(self):
         """Try forms alone; the fastest one is returned, ready to compete."""
         alive = {}
-        while form := self.next_form():
+        for form in self.forms():
             if peer := self.try_form(form):
                 alive[form] = peer
             best = bench_forms.fastest({form: self.result.forms[form] for form in alive})

@@ -97,41 +97,20 @@ class Decode(unittest.TestCase):
 
 
 class Forms(unittest.TestCase):
-    def tried(self, times, **more):
-        """Every form that is tried if these take so long and all others fail."""
-        tried = {}
-        while form := bench_forms.next_form(tried, "cuda", "bfloat16", **more):
-            tried[form] = {"seconds": times[form]} if form in times else {"failed": "no"}
-        return list(tried)
+    def test_every_way_with_every_attention(self):
+        forms = bench_forms.forms("cuda", "bfloat16", tokens=16384)
+        self.assertEqual(forms[:3], [f"compiled {attention} narrow" for attention in bench_forms.ATTENTIONS["bfloat16"]])
+        self.assertIn("reduce-overhead sdpa-flash narrow", forms)
+        self.assertEqual(bench_forms.forms("cuda", "bfloat16", tokens=16384, flex=True)[-1], "graph flex narrow")
 
-    def test_the_fastest_attention_is_tried_in_every_way(self):
-        forms = self.tried({"compiled sdpa-cudnn": 3, "compiled sdpa-flash": 2, "graph sdpa-flash": 1},
-                           tokens=16384)
-        self.assertEqual(forms[:5], ["compiled sdpa-cudnn", "compiled sdpa-flash", "compiled sdpa-efficient",
-                                     "graph sdpa-flash", "graph sdpa-flash narrow"])
-        self.assertIn("max-autotune sdpa-flash", forms)
-        self.assertIn("autotuned-graph sdpa-flash", forms)
-        self.assertNotIn("graph sdpa-cudnn", forms)
-
-    def test_a_way_that_fails_is_tried_with_the_second_attention(self):
-        forms = self.tried({"compiled sdpa-cudnn": 2, "compiled sdpa-flash": 1, "compiled sdpa-efficient": 3,
-                            "graph sdpa-flash": 4}, tokens=16384)
-        self.assertEqual(forms.index("reduce-overhead sdpa-cudnn"), forms.index("reduce-overhead sdpa-flash") + 1)
-        self.assertNotIn("graph sdpa-cudnn", forms)
-        self.assertNotIn("reduce-overhead sdpa-efficient", forms)
-
-    def test_small_batches_begin_with_graphs_and_routing_with_its_own_forms(self):
-        forms = self.tried({"graph plain": 1}, tokens=2048, routed=True)
-        self.assertEqual(forms[3:5], ["graph plain", "graph plain gather"])
-
-    def test_something_is_tried_if_everything_fails(self):
-        self.assertIn("reduce-overhead sdpa-cudnn", self.tried({}, tokens=16384))
+    def test_small_batches_begin_with_graphs_and_routed_rows_are_gathered(self):
+        self.assertEqual(bench_forms.forms("cuda", "bfloat16", tokens=2048, routed=True)[:4],
+                         [f"graph {attention} gather" for attention in (*bench_forms.ATTENTIONS["bfloat16"], "plain")])
 
     def test_only_wanted_forms(self):
-        self.assertEqual(bench_forms.next_form({}, "cuda", "float32", patterns="eager*"), "eager sdpa-efficient")
-        self.assertIsNone(bench_forms.next_form({}, "cpu", "float32", patterns="graph*"))
-        self.assertEqual(bench_forms.next_form({}, "cuda", "bfloat16", explicit=True), "eager plain")
-        self.assertIsNone(bench_forms.next_form({"eager plain": {}}, "cpu", "float32", explicit=True))
+        self.assertEqual(bench_forms.forms("cuda", "float32", "compiled*", tokens=16384), ["compiled sdpa-efficient"])
+        self.assertEqual(bench_forms.forms("cpu", "float32", "graph*"), [])
+        self.assertEqual(bench_forms.forms("cuda", "bfloat16", explicit=True), ["eager plain"])
 
     def test_wrong_losses_come_last(self):
         tried = {"a": {"seconds": 1, "agrees": False}, "b": {"seconds": 2, "agrees": True}, "c": {"failed": "no"}}
@@ -191,31 +170,31 @@ class OnGpu(unittest.TestCase):
             return out.getvalue(), json.load(file)["rows"]["tiny bfloat16"]
 
     def test_the_fastest_form_competes(self):
-        text, row = self.run_bench([5.63] * 9 + [4.78], 30, "--forms", "graph*,autotuned sdpa-cudnn,eager*")
-        self.assertEqual(row["form"], "eager sdpa-cudnn")
-        self.assertEqual(row["forms"]["graph plain"], {"failed": "RuntimeError: no graphs"})
+        text, row = self.run_bench([5.63] * 9 + [4.78], 30, "--forms", "graph*,compiled*")
+        self.assertEqual(row["form"], "compiled plain gather")
+        self.assertEqual(row["forms"]["graph plain gather"], {"failed": "RuntimeError: no graphs"})
         self.assertTrue(row["forms"][row["form"]]["agrees"])
         self.assertEqual((row["their_peak"], row["forms"][row["form"]]["reserved"]), (1 << 30, 2 << 30))
         self.assertEqual(row["flops"], 128 * (6 * 75520 + 12 * 2 * 32 * 32))
         self.assertIn("loss ours 5.63", text)
         self.assertNotIn("DIFFER", text)
         self.assertFalse(os.path.exists(os.path.join(self.build, "bench/tiny-bfloat16/start")))
-        text, row = self.run_bench([1] * 10, 30, "--forms", "eager*")
+        text, row = self.run_bench([1] * 10, 30, "--forms", "compiled plain*")
         self.assertIn("DIFFER", text)
-        self.assertEqual(row["form"], "eager sdpa-cudnn")   # nothing else works
+        self.assertEqual(row["form"], "compiled plain gather")   # nothing else works
 
     def test_a_form_that_hangs_is_ended(self):
         _, row = self.run_bench([5.63] * 9 + [4.78], 4, "--forms", "reduce*")
-        self.assertIn("its time was over", row["forms"]["reduce-overhead sdpa-cudnn"]["failed"])
+        self.assertIn("its time was over", row["forms"]["reduce-overhead sdpa-cudnn gather"]["failed"])
         self.assertIsNone(row["ratio"])
 
     def test_rows_follow_each_other(self):
         self.rows = [bench_rows.Row(name, "smoke", "mla gate cross latent", {}, {"bfloat16": None})
                      for name in ("tiny", "other")]
-        text, row = self.run_bench([5.63] * 9 + [4.78], 30, "--forms", "autotuned*")
+        text, row = self.run_bench([5.63] * 9 + [4.78], 30, "--forms", "compiled sdpa-cudnn*")
         self.assertEqual(len(row["rounds"]), 2)
-        self.assertIn("other (bfloat16): autotuned sdpa-cudnn: 20.000 ms", text)
-        self.assertEqual(text.count("| autotuned sdpa-cudnn |"), 2)
+        self.assertIn("other (bfloat16): compiled sdpa-cudnn gather: 26.000 ms", text)
+        self.assertEqual(text.count("| compiled sdpa-cudnn gather |"), 2)
 
     def interrupt_when_it_hangs(self, started):
         """The third process: after the ceilings and ours."""

@@ -13,9 +13,8 @@ Options: --form 'WAY ATTENTION ...', --precision float32|bfloat16, --device cpu|
 (where the configuration leaves it to the task), --start DIR (weights and batches that bench_model
 shared).  A float32 row never uses TF32.
 
-WAY        eager; compiled; autotuned (max-autotune without graphs); graph, autotuned-graph (the
-           whole update, compiled so, is captured as one CUDA graph, and AdamW is capturable);
-           reduce-overhead, max-autotune (torch.compile's own graphs)
+WAY        eager; compiled; graph (the whole update, compiled so, is captured as one CUDA graph, and
+           AdamW is capturable); reduce-overhead (torch.compile's own graphs)
 ATTENTION  plain (products); sdpa (PyTorch chooses its kernel), sdpa-flash, sdpa-cudnn,
            sdpa-efficient, sdpa-math
 ...        gather (routed rows are gathered, not put into bags), narrow (a bfloat16 residual stream)
@@ -38,9 +37,7 @@ from vectors import read as read_tensors    # of tools/reference, which the line
 
 WAYS = {    # mode of torch.compile, and whether the whole update is captured
     "eager": (None, False), "compiled": ("default", False), "graph": ("default", True),
-    "autotuned": ("max-autotune-no-cudagraphs", False), "autotuned-graph": ("max-autotune-no-cudagraphs", True),
-    "reduce-overhead": ("reduce-overhead", False), "max-autotune": ("max-autotune", False)}
-OWN_GRAPHS = ("reduce-overhead", "max-autotune")
+    "reduce-overhead": ("reduce-overhead", False)}
 SETTLING = 2        # iterations
 WIDE_UPDATES = 3    # before a capture: kernels are compiled, the optimizer's state is made
 SQUARE = {"cpu": 1024, "cuda": 8192}            # of the products ...
@@ -176,7 +173,7 @@ class Trainer:
             self.value = self.update(*self.static)
 
     def iterate(self):
-        if self.mode in OWN_GRAPHS:
+        if self.mode == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()
         value = (self.captured_update if self.captures else self.update)(*self.rows())
         self.done += 1
@@ -213,7 +210,7 @@ class Trainer:
         if self.device == "cpu":
             return None
         allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-        return {"most": reserved if self.mode in OWN_GRAPHS else allocated, "reserved": reserved}
+        return {"most": reserved if self.mode == "reduce-overhead" else allocated, "reserved": reserved}
 
     def evaluate(self):
         with torch.no_grad():
