@@ -87,7 +87,7 @@ class Bench:
         bench_rows.resolve(self.tree, start, fragments, symbols | self.backend_symbols())
         os.makedirs(os.path.join(self.directory, name), exist_ok=True)
         path = os.path.join(self.directory, name, "config")
-        kconfig.write_text(path, bench_rows.program_config(self.tree))
+        kconfig.write_text(path, kconfig.program_symbols(self.tree))
         return path
 
     def processors(self):

@@ -134,18 +134,3 @@ def resolve(tree, start, fragments, symbols):
     if problems:
         raise kconfig.Unfit(problems)
     tree.merge(*layers, given)
-
-
-def program_config(tree):
-    """The lines that config_parse() reads: choices as text; of what is inactive, switches are off."""
-    lines = []
-    for item in tree.items():
-        value, is_choice = tree.value(item), isinstance(item, kconfig.Choice)
-        if kconfig.is_for_tools(item):
-            continue
-        if not is_choice and item.orig_type is kconfig.BOOL and value != "y":
-            lines.append(f"# CONFIG_{item.name} is not set")
-        elif value is not None:
-            is_text = is_choice or item.orig_type is kconfig.STRING
-            lines.append(f"CONFIG_{item.name}=" + (f'"{kconfig.kconfiglib.escape(value)}"' if is_text else value))
-    return "\n".join(lines) + "\n"

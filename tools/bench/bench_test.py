@@ -324,7 +324,7 @@ class Process(unittest.TestCase):
         tree = kconfig.Tree()
         bench_rows.resolve(tree, "smoke", "mla gate cross latent", {})
         self.config = os.path.join(self.directory.name, "config")
-        kconfig.write_text(self.config, bench_rows.program_config(tree))
+        kconfig.write_text(self.config, kconfig.program_symbols(tree))
 
     def tearDown(self):
         self.directory.cleanup()

@@ -19,7 +19,6 @@ import time
 
 from tools.bench.bench import Bench
 from tools.bench.bench_compare import ceiling_of
-from tools.bench.bench_rows import program_config
 from tools.bench.study import Study
 from tools.plan import kconfig
 from tools.terminal import terminal
@@ -37,7 +36,7 @@ def words_of(text):
 def per_pass(build, tree):
     """What bench_model says of a pass of this model."""
     with tempfile.NamedTemporaryFile("w", prefix="kablate-bench-worker-") as config:
-        config.write(program_config(tree))
+        config.write(kconfig.program_symbols(tree))
         config.flush()
         done = subprocess.run([pathlib.Path(build) / "bin/bench_model", config.name], stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, check=False)
