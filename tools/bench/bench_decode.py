@@ -19,13 +19,6 @@ MECHANISMS = {"RA_MLA_MLP_ATTN_GATE", "RA_MLA_MLP_CROSS_TOKEN", "RA_MLA_MLP_LATE
 PEER = pathlib.Path(__file__).parent / "bench_decode_torch.py"
 
 
-def symbols(path):
-    """The configuration of a step: CONFIG_NAME -> text."""
-    pairs = (line.strip().removeprefix("CONFIG_").split("=", 1) for line in path.open()
-             if line.startswith("CONFIG_"))
-    return {name: value.strip('"') for name, value in pairs}
-
-
 def peer_command(config, contexts, python, *more):
     """How PyTorch measures the same model, or None where it has no such peer."""
     number = lambda name: int(config.get(name, 0))
@@ -112,7 +105,7 @@ class Progress:
 
 
 def measure(step, o, torch, progress):
-    config = symbols(step / "config")
+    config = kconfig.values_in(str(step / "config"))
     lengths = o.lengths or usual_lengths(config)
     own = [step / "kablate", "bench-decode", "--json", "--lengths", lengths,
            *(["--seconds", o.seconds] if o.seconds else [])]

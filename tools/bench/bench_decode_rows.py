@@ -12,7 +12,6 @@ and the rest goes on.  Results of several runs collect in DIR/bench/decode-BACKE
 """
 import argparse
 import os
-import pathlib
 import sys
 import time
 
@@ -45,7 +44,7 @@ class Subject:
         self.config = runner.configure(f"decode-{row.name}-{batch}-{context}", row.start, row.fragments, symbols)
         full = os.path.join(os.path.dirname(self.config), "full")
         kconfig.write_text(full, runner.tree.config_text())
-        symbols = bench_decode.symbols(pathlib.Path(full)) | {"MODEL_VOCAB": row.set["COPY_VOCAB"]}
+        symbols = kconfig.values_in(full) | {"MODEL_VOCAB": row.set["COPY_VOCAB"]}
         self.own = [os.path.join(runner.build, "bin/bench_model"), self.config, "--decode", str(context),
                     str(batch), str(o.seconds)]
         threads = int(symbols.get("THREADS", 0)) or len(os.sched_getaffinity(0))

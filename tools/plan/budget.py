@@ -28,17 +28,11 @@ def ended(runs, run):
 
 # ---------------------------------------------------------------- how long
 
-def values_of(directory, step):
-    """The symbols of a step's configuration file."""
-    lines = (kconfig.read_text(os.path.join(directory, step, "config")) or "").splitlines()
-    pairs = (line.split("=", 1) for line in lines if line.startswith("CONFIG_") and "=" in line)
-    return {name.removeprefix("CONFIG_"): value.strip('"') for name, value in pairs}
-
-
 def estimated(directory, step):
     """By a few passes of the step's own program; None: not known."""
     pace = estimate.read_json(directory, step, "estimate.json").get("seconds_per_token")
-    return START + estimate.run_seconds(values_of(directory, step), pace) if pace else None
+    values = kconfig.values_in(os.path.join(directory, step, "config"))
+    return START + estimate.run_seconds(values, pace) if pace else None
 
 
 def recorded(runs, planned):

@@ -450,6 +450,13 @@ def read_text(path):
     return text
 
 
+def values_in(path):
+    """Of a configuration file, by symbol; what is off is missing."""
+    lines = (read_text(path) or "").splitlines()
+    pairs = (line.split("=", 1) for line in lines if line.startswith("CONFIG_") and "=" in line)
+    return {name.removeprefix("CONFIG_"): value.strip('"') for name, value in pairs}
+
+
 def write_text(path, text):
     """Replaces a file as a whole, and only if it changes; True: it did."""
     if read_text(path) == text:

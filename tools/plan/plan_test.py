@@ -16,7 +16,7 @@ from unittest import mock
 
 sys.dont_write_bytecode = True  # write no __pycache__ into the tree
 
-from tools.plan import budget, declaration, estimate, fragment_names, kconfig, plan, plan_words, tuning
+from tools.plan import declaration, estimate, fragment_names, kconfig, plan, plan_words, tuning
 from tools.plan.kconfig_test import MLA, STUDY, Case, copy_of_the_tree
 from tools.results import time_left
 from tools.testing import as_user, tap
@@ -939,7 +939,7 @@ class Make(Case):
         os.makedirs(self.path(f"runs/{done}"))
         self.write("", f"runs/{done}/done")
         for step in (first, second):        # two at a time: 8 of the 9 runs end in an hour
-            seconds = estimate.run_seconds(budget.values_of(self.path("plan"), step), 1)
+            seconds = estimate.run_seconds(kconfig.values_in(self.path(f"plan/{step}/config")), 1)
             self.write(json.dumps({"seconds_per_token": 750 / seconds}), f"plan/{step}/estimate.json")
         self.assertEqual(self.seeds_by_process("runs-run-in-time", "MINUTES=60"), [
             (second, "1,2"), (first, "2"), (first, "3,4,5"), (second, "3,4")])
