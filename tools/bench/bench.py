@@ -18,8 +18,8 @@ moments).  PyTorch's memory includes the library itself, which is also shown sep
 On a GPU several iterations are issued and waited for once.  The ceilings are PyTorch's products of
 8192 x 8192 matrices and its copy of 2 GiB.  The work of a token is 6 N + 12 layers T E operations, N
 being all parameters.  Of the bandwidth counts what our ops read and write if none is fused with another.
-Memory is that of our blocks beside what the fastest form allocated, and what each process takes of the
-GPU.  Results of several runs collect in DIR/bench/gpu.json; a row takes at most --limit seconds.
+Memory is that of our blocks beside what the fastest form allocated.  Results of several runs collect in
+DIR/bench/gpu.json; a row takes at most --limit seconds.
 """
 import argparse
 import json
@@ -32,7 +32,7 @@ import time
 
 from tools.bench import bench_forms, bench_rows
 from tools.bench.bench_compare import LIMIT, Comparison
-from tools.bench.bench_process import Lost, Process, ask_driver, end_on_signals, last_line, torch_version
+from tools.bench.bench_process import Lost, Process, end_on_signals, gpu_name, last_line, torch_version
 from tools.bench.bench_result import Collection, Result, entry, key, markdown, print_row, restored
 from tools.plan import kconfig
 from tools.terminal import terminal
@@ -165,7 +165,7 @@ class Bench:
 def machine(bench):
     if bench.backend != "cpu":
         measured = bench.ceilings(0)
-        name = measured.pop("device", None) or ask_driver("name") or bench.backend
+        name = measured.pop("device", None) or gpu_name() or bench.backend
         return {"date": time.strftime("%Y-%m-%d"), "machine": name, **measured, "torch": bench.torch}
     processors = len(os.sched_getaffinity(0))
     measured = bench.ceilings(processors)

@@ -5,7 +5,7 @@ import shutil
 import time
 
 from tools.bench import bench_forms, bench_rows
-from tools.bench.bench_process import WARM_UP, Lost, gpu_bytes
+from tools.bench.bench_process import WARM_UP, Lost
 from tools.bench.bench_result import Result
 
 LIMIT = 480         # seconds of a row on a GPU
@@ -48,19 +48,11 @@ class Comparison:
         """Seconds for further forms of PyTorch."""
         return self.started + self.limit - RESERVED - time.monotonic() if self.limit else float("inf")
 
-    def gpu_bytes(self):
-        return gpu_bytes() if self.on_gpu else None
-
-    def bytes_since(self, before):
-        """Memory of the GPU that was taken since then; None: unknown."""
-        after = self.gpu_bytes()
-        return after - before if None not in (before, after) else None
-
     # ------------------------------------------------------------ ours
 
     def measure_ours(self):
         """Start our side; its weights and batches are PyTorch's, too."""
-        result, before = self.result, self.gpu_bytes()
+        result = self.result
         self.say("ours: starts")
         ours = self.bench.start_ours(self.config, self.end_of_row(), lambda text: self.say(f"ours: {text}"))
         for key in ("threads", "tokens", "parameters", "flops", "bytes"):
@@ -73,14 +65,14 @@ class Comparison:
             ours.ask(f"share {SHARED_BATCHES} {os.path.abspath(start)}")
         seconds, result.peak = ours.warm_up()
         self.say(f"ours: {1e3 * seconds:.3f} ms")
-        result.whole, result.losses = self.bytes_since(before), ours.losses
+        result.losses = ours.losses
         return ours
 
     # ------------------------------------------------------------ PyTorch's forms
 
     def start_theirs(self, form, deadline):
         """Returns a process that is ready to compete, and what its form takes."""
-        bench, result, before = self.bench, self.result, self.gpu_bytes()
+        bench, result = self.bench, self.result
         peer = bench.start(bench_forms.torch_command(bench.python, self.config, form, result.precision, self.vocab,
                                                      bench.backend, os.path.join(self.directory, "start")),
                            os.path.join(self.directory, form.replace(" ", "-") + ".log"), self.processors,
@@ -91,8 +83,6 @@ class Comparison:
         seconds, peak = peer.warm_up()
         found = {"seconds": seconds, "peak": peak, "base": peer.about["base"], "losses": peer.losses,
                  "agrees": result.agrees(peer.losses)}
-        if self.on_gpu:
-            found |= {"reserved": (peer.on_device or {}).get("reserved"), "process": self.bytes_since(before)}
         peer.deadline = self.end_of_row()
         return peer, found
 
@@ -140,7 +130,6 @@ class Comparison:
         result.form, result.their_losses = form, found["losses"]
         if self.on_gpu:
             result.their_peak, result.their_base = found["peak"], found["base"]
-            result.their_whole = found["process"]
         else:
             result.their_peak, result.their_base = min((f["peak"], f["base"]) for f in result.forms.values()
                                                        if "peak" in f)

@@ -101,8 +101,8 @@ class Process:
 
     def peak(self):
         """Bytes: of the process, or of the device's memory."""
-        self.on_device = self.ask("memory")[0]
-        return self.on_device["most"] if self.on_device else self.memory("VmHWM")
+        on_device = self.ask("memory")[0]
+        return on_device["most"] if on_device else self.memory("VmHWM")
 
     def warm_up(self):
         """Returns the time of an iteration, and the peak memory from then on."""
@@ -169,17 +169,11 @@ def torch_version(python):
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def ask_driver(field):
-    """What the driver says of the first GPU; None: nothing."""
+def gpu_name():
+    """As the driver calls the first GPU; None: it says nothing."""
     try:
-        done = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"],
+        done = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
                               capture_output=True, text=True, check=True)
         return done.stdout.splitlines()[0].strip()
     except (OSError, subprocess.CalledProcessError, IndexError):
         return None
-
-
-def gpu_bytes(which="used"):
-    """Memory of the first GPU, used by all processes or total; None: unknown."""
-    mebibytes = ask_driver(f"memory.{which}")
-    return int(mebibytes) << 20 if mebibytes and mebibytes.isdigit() else None

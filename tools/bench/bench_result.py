@@ -11,8 +11,6 @@ MIB = 2 ** 20
 # Losses of the same start and batches, ours and PyTorch's: the largest relative difference of the first
 # and of the last.  Precisions differ in what they round, and updates enlarge what differs.
 TOLERANCE = {"float32": (1e-4, 1e-2), "bfloat16": (5e-3, 5e-2)}
-# PyTorch's rate on one H200 below which its best form was not found.
-BEST_FORM = {("124m-dot-16x1024", "bfloat16"): 450e3}
 
 
 @dataclass
@@ -29,8 +27,6 @@ class Result:
     peak: int = None            # bytes, ours
     their_peak: int = None      # of the smallest form; on a GPU of the fastest ...
     their_base: int = None      # ... and what the interpreter with torch takes before there is a model
-    whole: int = None           # on a GPU: all that our process takes of its memory ...
-    their_whole: int = None     # ... and all that the fastest form does
     form: str = None            # the fastest
     forms: dict = field(default_factory=dict)   # form -> seconds and peak, or why not
     rounds: list = field(default_factory=list)  # seconds of both, and the ceilings
@@ -85,21 +81,13 @@ class Result:
         return all(abs(self.losses[i] - theirs[i]) <= most * abs(self.losses[i])
                    for i, most in zip((0, -1), TOLERANCE[self.precision]))
 
-    def is_best_form(self):
-        """Can PyTorch's form be its best?  None: unknown."""
-        least = BEST_FORM.get((self.row, self.precision))
-        if not least or self.backend != "cuda" or not self.theirs():
-            return None
-        return self.tokens / self.theirs()[0] >= least
-
 
 # ---------------------------------------------------------------- cells
 
 CPU_HEAD = ("row", "precision", "ours ms", "tokens/s", "of ceiling", "PyTorch ms", "its form", "ratio", "bound",
             "aim", "peak MiB", "PyTorch's", "rest MiB", "PyTorch's", "import torch")
 GPU_HEAD = ("row", "precision", "ours ms", "tokens/s", "of products", "of copies", "PyTorch ms", "tokens/s",
-            "of products", "its form", "ratio", "aim", "peak MiB", "PyTorch's", "process MiB", "PyTorch's",
-            "loss", "PyTorch's", "date")
+            "of products", "its form", "ratio", "aim", "peak MiB", "PyTorch's", "loss", "PyTorch's", "date")
 
 
 def spread(three, form):
@@ -147,7 +135,7 @@ def gpu_cells(r):
     return (r.row, r.precision, spread(scaled(r.ours(), 1e3), "{:.3f}"), rate(r, r.ours()), *percent[:2],
             spread(scaled(r.theirs(), 1e3), "{:.3f}"), rate(r, r.theirs()), percent[2], r.form or "",
             spread(r.ratio(), "{:.2f}"), goal_text(r), mebibytes(r.peak), mebibytes(r.their_peak),
-            mebibytes(r.whole), mebibytes(r.their_whole), last(r.losses), last(r.their_losses),
+            last(r.losses), last(r.their_losses),
             r.about.get("date", ""))
 
 
@@ -175,9 +163,6 @@ def row_lines(r):
             yield f"    {name:14} {cell}"
     if r.processor_ratio():
         yield f"    processor time alone: ratio {spread(r.processor_ratio(), '{:.2f}')}"
-    if r.is_best_form() is False:
-        yield (f"    PyTorch is below {BEST_FORM[r.row, r.precision] / 1e3:.0f} thousand tokens/s: on an H200 this is "
-               "not its best form, and the ratio does not count")
     if r.losses:
         yield "    " + losses_text(r)
 

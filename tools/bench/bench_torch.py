@@ -209,8 +209,8 @@ class Trainer:
         """Peak bytes; torch.compile's own graphs keep their blocks, so for them the reserved ones count."""
         if self.device == "cpu":
             return None
-        allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-        return {"most": reserved if self.mode == "reduce-overhead" else allocated, "reserved": reserved}
+        most = torch.cuda.max_memory_reserved if self.mode == "reduce-overhead" else torch.cuda.max_memory_allocated
+        return {"most": most()}
 
     def evaluate(self):
         with torch.no_grad():
