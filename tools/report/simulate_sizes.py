@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 
-from tools.report import stats, trends
+from tools.report import simulate_seeds, stats, trends
 
 PLACES = [math.log10(parameters) for parameters in (1e6, 1e7, 3e7)]
 SEEDS = 3, 5, 8
@@ -20,20 +20,11 @@ SHARED = 0, 1           # of the noise at the smallest size, at all sizes
 SLOPE, TARGET = 0.02, math.log10(1.24e8)
 
 
-def laplace(draw):
-    return draw.expovariate(1) * draw.choice((-1, 1))
-
-
-def student(draw):
-    """With 3 degrees of freedom."""
-    return draw.gauss(0, 1) / math.sqrt(sum(draw.gauss(0, 1) ** 2 for _ in range(3)) / 3)
-
-
 def outlier(draw):
     return draw.gauss(0, 10 if draw.random() < 0.1 else 1)
 
 
-SHAPES = lambda draw: draw.gauss(0, 1), laplace, student, outlier
+SHAPES = *(simulate_seeds.SHAPES[name] for name in ("normal", "Laplace", "Student's t, 3 degrees")), outlier
 
 
 def misses(draw, shape, seeds, noise, shared, tables):

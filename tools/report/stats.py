@@ -71,29 +71,28 @@ def p_value(t, freedom):
     return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
+def enclosed(is_too_small, low, high, halvings=60):
+    """Where it ends to be so, between two numbers: doubling finds them; 60 halvings go to the last bit."""
+    while is_too_small(high):
+        low, high = high, 2 * high
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_too_small(middle) else (low, middle)
+    return low, high
+
+
 @functools.lru_cache(maxsize=None)
 def critical(p, freedom):
     """The t whose two-sided p value this is."""
-    low, high = 0.0, 1.0
-    while p_value(high, freedom) > p:
-        low, high = high, 2 * high
-    for _ in range(60):     # halvings: to the last bit of a double
-        middle = (low + high) / 2
-        low, high = (middle, high) if p_value(middle, freedom) > p else (low, middle)
-    return (low + high) / 2
+    return sum(enclosed(lambda t: p_value(t, freedom) > p, 0.0, 1.0)) / 2
 
 
 @functools.lru_cache(maxsize=None)
 def unequal_ratio(n):
     """Of the variances of two arms of n seeds: unequal ones exceed it (the F test, two-sided)."""
-    low, high = 1.0, 2.0
-    while 2 * incomplete_beta((n - 1) / 2, (n - 1) / 2, 1 / (1 + high)) > UNEQUAL:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        tail = 2 * incomplete_beta((n - 1) / 2, (n - 1) / 2, 1 / (1 + middle))
-        low, high = (middle, high) if tail > UNEQUAL else (low, middle)
-    return high
+    def tail(ratio):
+        return 2 * incomplete_beta((n - 1) / 2, (n - 1) / 2, 1 / (1 + ratio))
+    return enclosed(lambda ratio: tail(ratio) > UNEQUAL, 1.0, 2.0)[1]
 
 
 def normal_share(x):
@@ -256,13 +255,7 @@ def smallest_p(n, other_n):
 @functools.lru_cache(maxsize=None)
 def smallest_effect(n, alpha):
     """In sds of the difference: what n seeds find with 80% power."""
-    low, high = 0.0, 1.0
-    while power(high, n, alpha) < POWER:
-        low, high = high, 2 * high
-    for _ in range(20):     # to a millionth
-        middle = (low + high) / 2
-        low, high = (middle, high) if power(middle, n, alpha) < POWER else (low, middle)
-    return high
+    return enclosed(lambda effect: power(effect, n, alpha) < POWER, 0.0, 1.0, 20)[1]    # to a millionth
 
 
 def first_seeds(is_enough, least):
