@@ -1,6 +1,6 @@
 /*
- * null_tables - draws tables of comparisons and counts those with a verdict: where the effect is 0,
- * these are false.
+ * null_tables - draws tables of comparisons without any effect and counts those with a verdict,
+ * which is false.
  *
  * tools/report/simulate.py asks it for millions of tables.  It applies the rule of stats.py, whose
  * critical values come with the question; a test checks that both give the same verdicts.
@@ -21,23 +21,22 @@ enum { MOST_LOOKS = 16, MOST_SEEDS = 1024, MOST_STEPS = 64, LONGEST_NAME = 32 };
 static const char usage[] =
 	"usage: null_tables [--judge] <QUESTIONS\n"
 	"\n"
-	"A question is a line.  RULE is the number of looks and, for each, its seeds, the\n"
-	"critical t, the ratio of variances beyond which arms are unequal, and their critical t:\n"
+	"A question is a line.  RULE is the number of looks and, for each, its seeds and the\n"
+	"critical t:\n"
 	"\n"
-	"    TABLES SEED SEEDS COMPARISONS EFFECT RULE SHAPE NOISE STEPS SHAPE NOISE ...\n"
+	"    TABLES SEED SEEDS COMPARISONS RULE SHAPE NOISE STEPS SHAPE NOISE ...\n"
 	"    RULE PAIRS VALUE BASELINE ...       with --judge\n"
 	"\n"
 	"Prints how many tables have a verdict; with --judge, the verdict on these values.\n"
-	"SHAPE and NOISE are first the baseline's, then those of STEPS steps, which are repeated\n"
-	"and have this EFFECT.\n"
+	"SHAPE and NOISE are first the baseline's, then those of STEPS steps, which are repeated.\n"
 	"\n"
-	"Example: echo 20000 1 5 3 0 1 5 3.961 9.605 7.529 normal 1 1 normal 1 | null_tables\n";
+	"Example: echo 20000 1 5 3 1 5 3.961 normal 1 1 normal 1 | null_tables\n";
 
 /* --------------------------------------------------------------- the rule */
 
 struct look {
 	int seeds;
-	double critical, ratio, unequal; /* t; of variances; t beyond that ratio */
+	double critical; /* t */
 };
 
 struct rule {
@@ -63,13 +62,6 @@ static double variance(const double *values, int n)
 	return squares / (n - 1);
 }
 
-static bool is_unequal(const double *arm, const double *other, int n, double ratio)
-{
-	double a = variance(arm, n), b = variance(other, n);
-
-	return fmax(a, b) > ratio * fmin(a, b);
-}
-
 /* The intersection of the intervals of all looks: -1 below zero, 1 above zero, 0 neither. */
 static int verdict(const struct rule *rule, const double *arm, const double *baseline)
 {
@@ -82,8 +74,7 @@ static int verdict(const struct rule *rule, const double *arm, const double *bas
 
 		for (int s = 0; s < n; s++)
 			values[s] = arm[s] - baseline[s];
-		half = sqrt(variance(values, n)) / sqrt(n) *
-		       (is_unequal(arm, baseline, n, look->ratio) ? look->unequal : look->critical);
+		half = sqrt(variance(values, n)) / sqrt(n) * look->critical;
 		low = fmax(low, mean_of(values, n) - half);
 		high = fmin(high, mean_of(values, n) + half);
 	}
@@ -190,7 +181,6 @@ struct arm {
 struct cell {
 	long tables, seed;
 	int seeds, comparisons, steps;
-	double effect;
 	struct rule rule;
 	struct arm baseline, step[MOST_STEPS];
 };
@@ -206,7 +196,7 @@ static bool has_verdict(const struct cell *c, struct rng_reader *r)
 		const struct arm *step = &c->step[k % c->steps];
 
 		for (int s = 0; s < c->seeds; s++)
-			arm[s] = c->effect + step->noise * step->draw(r);
+			arm[s] = step->noise * step->draw(r);
 		if (verdict(&c->rule, arm, baseline))
 			return true;
 	}
@@ -235,10 +225,9 @@ static enum status read_rule(struct rule *rule, int seeds, struct error *err)
 	for (int i = 0; i < rule->looks; i++) {
 		struct look *look = &rule->look[i];
 
-		if (scanf("%d %lf %lf %lf", &look->seeds, &look->critical, &look->ratio,
-			  &look->unequal) != 4 ||
-		    look->seeds < 2 || look->seeds > seeds)
-			return fail(err, "expected the seeds of a look, and critical values");
+		if (scanf("%d %lf", &look->seeds, &look->critical) != 2 || look->seeds < 2 ||
+		    look->seeds > seeds)
+			return fail(err, "expected the seeds of a look, and its critical value");
 	}
 	return OK;
 }
@@ -263,10 +252,9 @@ static enum status read_cell(struct cell *c, struct error *err)
 {
 	enum status status;
 
-	if (scanf("%ld %d %d %lf", &c->seed, &c->seeds, &c->comparisons, &c->effect) != 4 ||
-	    c->seeds < 2 || c->seeds > MOST_SEEDS)
-		return fail(err, "expected a seed, 2 to %d seeds, comparisons, an effect",
-			    MOST_SEEDS);
+	if (scanf("%ld %d %d", &c->seed, &c->seeds, &c->comparisons) != 3 || c->seeds < 2 ||
+	    c->seeds > MOST_SEEDS)
+		return fail(err, "expected a seed, 2 to %d seeds, comparisons", MOST_SEEDS);
 	status = read_rule(&c->rule, c->seeds, err);
 	if (status == OK)
 		status = read_arm(&c->baseline, err);

@@ -11,7 +11,6 @@ import math
 import multiprocessing
 import os
 import random
-import statistics
 import subprocess
 import time
 import zlib
@@ -26,9 +25,6 @@ SEEDS = 3, 4, 5, 7, 10
 MORE_SEEDS = 3, 5, 10, 20, 40, 80
 FAMILIES = 1, 3, 6, 12
 LOOKS = (3, 5), (3, 5, 8), (3, 6, 9), (5, 10), (3, 4, 5, 6, 7, 8, 9, 10)
-NOISES = 1, 3, 5, 10        # of one arm, in those of the other
-CAUTION = 10                # divides the alpha of unequal arms under a rule that was given up
-CAUTIOUS_SEEDS = 5          # below, that rule had no verdict on them
 EFFECTS = 0, 0.5, 1, 2      # in sds of the difference
 SYMMETRIC = "normal", "laplace", "student", "outliers"      # shapes that null_tables knows
 
@@ -43,31 +39,23 @@ class Cell:
     effects: int = 0                        # how many of the steps really differ
     looks: tuple = ()
     solves: float = None                    # the chance of a seed to solve its task
-    effect: float = 0                       # of the steps
-    is_cautious: bool = False               # by the rule that was given up
 
 
 # ---------------------------------------------------------------- tables
 
-def looks_words(seeds, comparisons, looks=(), is_cautious=False):
-    """As null_tables reads them: how many; of each the seeds, critical t, the ratio of variances
-    beyond which arms are unequal, and critical t of these, which the report does not distinguish."""
+def looks_words(seeds, comparisons, looks=()):
+    """As null_tables reads them: how many; of each the seeds and critical t."""
     shares = stats.shares(looks) if looks else [stats.ALPHA]
     words = [len(shares)]
     for n, share in zip(looks or (seeds,), shares):
-        alpha = share / comparisons
-        t = unequal = repr(stats.critical(alpha, n - 1))
-        if is_cautious:
-            unequal = repr(stats.critical(alpha / CAUTION, n - 1)) if n >= CAUTIOUS_SEEDS else "inf"
-        words += [n, t, repr(stats.unequal_ratio(n)), unequal]
+        words += [n, repr(stats.critical(share / comparisons, n - 1))]
     return words
 
 
 def question(cell, tables, seed):
     """Steps that differ are not drawn: they only make the family larger."""
     words = [tables, zlib.crc32(f"{seed} {cell}".encode()), cell.seeds,
-             cell.comparisons - cell.effects, cell.effect,
-             *looks_words(cell.seeds, cell.comparisons, cell.looks, cell.is_cautious),
+             cell.comparisons - cell.effects, *looks_words(cell.seeds, cell.comparisons, cell.looks),
              *cell.baseline, len(cell.steps), *itertools.chain(*cell.steps)]
     return " ".join(map(str, words)) + "\n"
 
@@ -143,21 +131,6 @@ def shape_cells():
         yield Cell(name.replace("_", " "), n, size, baseline, (step,))
 
 
-def noisy_cells():
-    """Errors and power where one arm is noisier, by both rules; 3 comparisons, effects of 2 sd.
-
-    A skewed arm may be skewed towards the effect or against it: power is the mean of both.
-    """
-    for shape, noise, n in itertools.product(("normal", "skewness_1", "skewness_2"), NOISES, (3, 5, 8)):
-        effect = 2 * math.hypot(1, noise)
-        for is_cautious in (False, True):
-            arms = (shape, 1), ((shape, noise),)
-            name = f"{shape.replace('_', ' ')}, {noise} times"
-            yield Cell(name, n, 3, *arms, is_cautious=is_cautious)
-            for direction in (effect, -effect):
-                yield Cell(name, n, 3, *arms, effects=2, effect=direction, is_cautious=is_cautious)
-
-
 def solved_cells():
     for chance, n, size in itertools.product((0.1, 0.3, 0.5, 0.7, 0.9), SEEDS, FAMILIES):
         yield Cell(f"a seed solves the task with {100 * chance:.0f} %", n, size, solves=chance)
@@ -188,20 +161,6 @@ def holds_from(row):
     broken = [n for n, percent in row.items() if percent > PROMISE]
     held = [n for n in row if n > max(broken, default=0)]
     return str(min(held)) if held else f"not up to {max(row)}"
-
-
-def noisy_table(results):
-    """A line for each noise; in each cell the rule of the report, then that with caution."""
-    found = {}
-    for cell, percent in results:
-        key = cell.row, cell.seeds, bool(cell.effect), cell.is_cautious
-        found.setdefault(key, []).append(percent)
-    headings = ["noise of one arm", *(f"{what}, {n} seeds" for what in ("false", "found") for n in (3, 5, 8))]
-    lines = [[row, *(" / ".join(f"{statistics.fmean(found[row, n, is_power, is_cautious]):.0f}"
-                                for is_cautious in (False, True))
-                     for is_power in (False, True) for n in (3, 5, 8))]
-             for row in dict.fromkeys(cell.row for cell, _ in results)]
-    return markdown(headings, lines)
 
 
 def follow_up(job):
@@ -270,10 +229,10 @@ def worst_line(results):
            f"{cell.comparisons} comparisons)."
 
 
-BLOCKS = symmetric_cells, look_cells, shape_cells, noisy_cells, solved_cells
+BLOCKS = symmetric_cells, look_cells, shape_cells, solved_cells
 
 
-def print_blocks(symmetric, looks, shapes, noisy, solved):
+def print_blocks(symmetric, looks, shapes, solved):
     """The results of each block of cells."""
     print("Family error in % of tables, the worst of all shapes and families of a line.\n")
     print_rows("symmetric noise; seeds", SEEDS, by_row(symmetric, noise_of))
@@ -283,8 +242,6 @@ def print_blocks(symmetric, looks, shapes, noisy, solved):
     print(markdown(["shape of the noise; seeds", *map(str, MORE_SEEDS), "holds from"],
                    [[name, *cells_of(row), holds_from(row)]
                     for name, row in by_row(shapes).items()]))
-    print("One interval / a tenth of alpha for unequal arms (3 comparisons, 2 sd):\n")
-    print(noisy_table(noisy))
     print(correlated_table())
     print_rows("solved or not; seeds", SEEDS, by_row(solved))
     print(power_table())
