@@ -21,8 +21,8 @@
 #include "core/record/journal.h"
 #include "core/record/lease.h"
 #include "core/record/metrics.h"
+#include "core/util/file.h"
 #include "core/util/name.h"
-#include "core/util/replace.h"
 
 #define DECODE_DIRECTORY "decode" /* of an experiment: what `make bench-decode` measured */
 
@@ -422,16 +422,6 @@ static long long first_different_line(const struct text *a, const struct text *b
 	return line;
 }
 
-static enum status write_text(const char *path, const struct text *t, struct error *err)
-{
-	struct replace file;
-
-	if (replace_begin(&file, path, err))
-		return FAIL;
-	fwrite(t->bytes, 1, t->size, file.stream);
-	return replace_commit(&file, err);
-}
-
 static enum status make_directory(const char *path, struct error *err)
 {
 	return mkdir(path, 0777) && errno != EEXIST ? fail_errno(err, "%s", path) : OK;
@@ -468,27 +458,31 @@ static enum status our_directory(const struct collect *c, const struct run_recor
 	return OK;
 }
 
+bool entry_ends_well(const struct entry *e)
+{
+	return e->kind == ENTRY_END && (!strcmp(e->name, run_state_name(RUN_DONE)) ||
+					!strcmp(e->name, run_state_name(RUN_BUDGET)));
+}
+
 static enum status note_end(void *context, const struct entry *e, struct error *err)
 {
 	bool *ended = context;
 
 	(void)err;
-	*ended = e->kind == ENTRY_END && (!strcmp(e->name, run_state_name(RUN_DONE)) ||
-					  !strcmp(e->name, run_state_name(RUN_BUDGET)));
+	*ended = entry_ends_well(e);
 	return OK;
 }
 
 /* make looks for this file: it does not train a run again that ended elsewhere. */
 static enum status mark_done(const char *ours, const struct text *journal, struct error *err)
 {
-	const struct text nothing = { .bytes = (char[]){ "" } };
 	char path[PATH_MAX];
 	bool ended = false;
 
 	snprintf(path, sizeof(path), "%s/done", ours);
 	if (journal_visit(journal->bytes, journal->size, 1, note_end, &ended, err))
 		return FAIL;
-	return ended ? write_text(path, &nothing, err) : OK;
+	return ended ? file_write(path, "", 0, err) : OK;
 }
 
 /* The record comes after the journal: a directory without a record is not a run yet. */
@@ -502,7 +496,7 @@ static enum status take_over(const struct collect *c, struct database *d, const 
 	if (c->is_busy || journal_is_open(ours))
 		return fail(err, "%s: a process is working on this run; merge again later", ours);
 	snprintf(path, sizeof(path), "%s/" JOURNAL_FILE, ours);
-	if (write_text(path, journal, err) || record_write(r, ours, err) ||
+	if (file_write(path, journal->bytes, journal->size, err) || record_write(r, ours, err) ||
 	    mark_done(ours, journal, err))
 		return FAIL;
 	return database_import(d, ours, false, &run, err);
@@ -656,7 +650,7 @@ static enum status our_measurement(const struct collect *c, const char *theirs, 
 static enum status add_file(struct collect *c, const char *ours, const struct text *t,
 			    struct error *err)
 {
-	if (write_text(ours, t, err))
+	if (file_write(ours, t->bytes, t->size, err))
 		return FAIL;
 	fprintf(c->out, "added %s\n", ours);
 	c->added++;
@@ -742,7 +736,7 @@ static enum status join_declaration(struct collect *c, const char *ours, const c
 	if (cJSON_IsArray(our_list) && list_begins_with(our_list, their_list)) {
 		c->unchanged++;
 	} else if (cJSON_IsArray(our_list) && list_begins_with(their_list, our_list)) {
-		status = write_text(ours, their_text, err);
+		status = file_write(ours, their_text->bytes, their_text->size, err);
 		c->updated += status == OK;
 	} else {
 		status = fail(err,

@@ -16,6 +16,7 @@
 #define PATIENCE_SECONDS (2 * LEASE_SECONDS) /* with another machine that writes the database */
 
 struct database;
+struct entry;
 
 /* Counts are of runs, measurements and declarations. */
 struct collect {
@@ -48,6 +49,9 @@ enum status collect_visit(struct collect *c, struct database *d, const char *dir
  */
 enum status collect_lock(struct collect *c, const char *run_dir, int how, int *lock,
 			 struct error *err) MUST_CHECK;
+
+/* Is it the end of a run that is done? */
+bool entry_ends_well(const struct entry *e);
 
 /* Does make hold the run for done? */
 bool run_is_done(const char *run_dir);

@@ -88,8 +88,7 @@ static enum status note_fact(void *context, const struct entry *e, struct error 
 	struct journal_facts *facts = context;
 
 	(void)err;
-	facts->ended = e->kind == ENTRY_END && (!strcmp(e->name, run_state_name(RUN_DONE)) ||
-						!strcmp(e->name, run_state_name(RUN_BUDGET)));
+	facts->ended = entry_ends_well(e);
 	if (e->kind == ENTRY_ARTIFACT && !strcmp(e->name, "weights") && e->text) {
 		snprintf(facts->weights, sizeof(facts->weights), "%s", e->text);
 		facts->bytes = e->number;
