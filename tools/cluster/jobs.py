@@ -30,11 +30,6 @@ class Place:
     index: int
 
 
-def text_of(path, **how):
-    with open(path, encoding="utf-8", opener=plain.opener, **how) as file:
-        return file.read()
-
-
 class Records:
     def __init__(self, directory):
         self.directory = pathlib.Path(directory)
@@ -53,7 +48,7 @@ class Records:
     def jobs(self):
         """A half line at the end is of a submission that was killed."""
         try:
-            lines = text_of(self.directory / "jobs.jsonl", errors="replace").splitlines()
+            lines = plain.text(self.directory / "jobs.jsonl", errors="replace").splitlines()
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -92,7 +87,7 @@ class Records:
 
     def tasks(self, name):
         try:
-            found = json.loads(text_of(self.directory / name))
+            found = json.loads(plain.text(self.directory / name))
         except (OSError, ValueError, RecursionError) as error:
             raise Problem(f"{self.directory / name}: {error}") from None
         if not isinstance(found, list) or not all(map(is_task, found)):
@@ -156,8 +151,7 @@ def read_runs(plan, runs):
     """All runs of a plan, with their directories below `runs`."""
     path = os.path.join(plan, "runs.json")
     try:
-        with open(path, encoding="utf-8") as file:
-            return [{**run, "directory": f"{runs}/{run['directory']}"} for run in json.load(file)]
+        return [{**run, "directory": f"{runs}/{run['directory']}"} for run in json.loads(plain.text(path))]
     except (OSError, ValueError) as error:
         raise Problem(f"{path}: {error}") from None
 

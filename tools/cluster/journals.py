@@ -68,8 +68,7 @@ def decoded(lines):
 
 def planned(directory):
     try:
-        with open(os.path.join(directory, "run.json"), encoding="utf-8", opener=plain.opener) as file:
-            found = json.load(file)["iterations"]
+        found = json.loads(plain.text(os.path.join(directory, "run.json")))["iterations"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return found if isinstance(found, int) and is_number(found) else None

@@ -17,6 +17,7 @@ from tools.cluster import jobs, slurm
 from tools.cluster.jobs import NEXT, RUN, TUNING
 from tools.cluster.slurm import Problem
 from tools.plan.plan import REFUSED
+from tools.results import plain
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -203,8 +204,7 @@ def tell(runs, missing, held, submission, next_job):
 def submit(args):
     records = jobs.Records(args.records)
     runs = chosen_runs(jobs.read_runs(args.plan, args.runs), args.step)
-    with open(os.path.join(args.plan, "plan.json"), encoding="utf-8") as file:
-        plan_json = json.load(file)
+    plan_json = json.loads(plain.text(os.path.join(args.plan, "plan.json")))
     with records.lock():
         queue = slurm.queue()
         found = missing_runs(runs, records, queue, args.new)

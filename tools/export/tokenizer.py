@@ -85,8 +85,7 @@ def convert(vocabulary):
         return of_bytes()
     path = pathlib.Path(vocabulary["tokenizer"])
     try:
-        with open(path, encoding="utf-8", opener=plain.opener) as file:
-            text = file.read()
+        text = plain.text(path)
         return of_characters(text) if text.startswith("{") else of_merges(text)
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise Unfit(f"{path} is no vocabulary: {error}") from None

@@ -15,7 +15,7 @@ import sys
 import time
 
 from tools.plan import estimate, kconfig
-from tools.results import records, time_left
+from tools.results import plain, records, time_left
 from tools.terminal.terminal import duration
 
 KINDS = ("tuning", "run")
@@ -120,10 +120,9 @@ def main(argv):
     parser.add_argument("--since", type=int, help="when the minutes began, in ns since 1970 (default: now)")
     args = parser.parse_args(argv)
     try:
-        with open(os.path.join(args.plan, "runs.json"), encoding="utf-8") as file:
-            planned = sorted(json.load(file), key=lambda run: KINDS.index(run["kind"]))
-        with open(os.path.join(args.plan, "plan.json"), encoding="utf-8") as file:
-            stand_in = stand_ins(json.load(file))
+        planned = sorted(json.loads(plain.text(os.path.join(args.plan, "runs.json"))),
+                         key=lambda run: KINDS.index(run["kind"]))
+        stand_in = stand_ins(json.loads(plain.text(os.path.join(args.plan, "plan.json"))))
     except (OSError, ValueError) as error:
         sys.exit(str(error))
     planned = [run for run in planned if args.kind in (None, run["kind"])]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tools.plan import kconfig, sizes
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import kind_of, numbers
-from tools.results import names
+from tools.results import names, plain
 
 SYMBOLS = ("PRIMARY", "MARGIN", "LOOKS", "FORECAST")
 # Words that stand for the effects of a grid; the report knows which there are.
@@ -213,8 +213,7 @@ def main(argv):
     parser.add_argument("runs", metavar="RUNS")
     args = parser.parse_args(argv)
     try:
-        with open(args.plan, encoding="utf-8") as file:
-            plan = json.load(file)
+        plan = json.loads(plain.text(args.plan))
         record(path_of(args.runs, plan["experiment"]), plan["declaration"], time.time())
     except (OSError, ValueError) as error:
         sys.exit(str(error))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from tools.plan import compared, config_difference, plan_words, tuning
 from tools.report import decoding, factorial, judging, kept_tokens, same_data, specialisation, stats, trends
-from tools.results import metric_names, notes, records
+from tools.results import metric_names, notes, plain, records
 
 LOSS, ACCURACY = records.LOSS, metric_names.VALIDATION_ACCURACY
 BASELINE, INVALID = "baseline", "invalid"
@@ -726,8 +726,7 @@ def scores_of(groups, rows, steps, tuned):
 
 
 def load_published(experiment):
-    with open(PUBLISHED, encoding="utf-8") as file:
-        return json.load(file).get(experiment)
+    return json.loads(plain.text(PUBLISHED)).get(experiment)
 
 
 def beside_published(experiment, steps):

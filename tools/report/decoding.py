@@ -99,8 +99,7 @@ def read(runs, experiment, steps):
         if not os.path.exists(path):
             continue
         try:
-            with open(path, encoding="utf-8", opener=plain.opener) as file:
-                found = json.load(file)
+            found = json.loads(plain.text(path))
             own, place, note = [*measured(step.name, found)], environment(found), changed(step, found)
             grid(own)       # its numbers can be shown
         except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:

@@ -22,7 +22,7 @@ import time
 from tools.plan import declaration
 from tools.plan.kconfig import Unfit
 from tools.report import ablation, stats, trends
-from tools.results import records
+from tools.results import plain, records
 
 NATS, BITS = "nats per token", "bits per byte"
 SECTION = "Forecast"
@@ -163,8 +163,7 @@ def main(argv):
     parser.add_argument("runs", metavar="RUNS")
     args = parser.parse_args(argv)
     try:
-        with open(args.plan, encoding="utf-8") as file:
-            plan = json.load(file)
+        plan = json.loads(plain.text(args.plan))
         declare(declaration.path_of(args.runs, plan["experiment"]), plan, os.path.dirname(args.plan), args.runs, time.time())
     except (OSError, ValueError) as error:
         sys.exit(str(error))

@@ -79,8 +79,7 @@ def revision_of(runs, paths):
     found = set()
     for path in paths:
         if path.endswith("/run.json"):
-            with open(os.path.join(runs, path), encoding="utf-8", opener=plain.opener) as file:
-                text = file.read()
+            text = plain.text(os.path.join(runs, path))
             try:
                 record = json.loads(text)
                 found.add(str(record.get("git_revision") or "none") + ("-dirty" if record.get("git_dirty") else ""))

@@ -51,8 +51,7 @@ def read(runs, experiment):
     """An empty note where there is none."""
     path = path_of(runs, experiment)
     try:
-        with open(path, encoding="utf-8", opener=plain.opener) as file:
-            found = json.load(file)
+        found = json.loads(plain.text(path))
         return Note(tags_of(" ".join(found["tags"])), note_of(found["note"]))
     except FileNotFoundError:
         return Note()

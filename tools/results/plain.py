@@ -1,4 +1,4 @@
-"""Opens files of others: open(path, opener=plain.opener).
+"""Reads files of others: plain.text(path), open(path, opener=plain.opener).
 
 A FIFO may never get a writer, and a device may never end: a read would hang.
 """
@@ -14,3 +14,8 @@ def opener(path, flags):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a plain file", path)
     return descriptor
+
+
+def text(path, **how):
+    with open(path, encoding="utf-8", opener=opener, **how) as file:
+        return file.read()

@@ -286,10 +286,9 @@ def verified_path(database):
 def verifications(database):
     """By EXPERIMENT/STEP/IDENTITY; an unreadable file verifies nothing."""
     try:
-        with open(verified_path(database), encoding="utf-8", opener=plain.opener) as file:
-            return {key: (entry["heartbeat"], Verification(True, entry["bound"] is True,
-                                                           list(map(str, entry["wrong"]))))
-                    for key, entry in json.load(file)["runs"].items()}
+        found = json.loads(plain.text(verified_path(database)))["runs"]
+        return {key: (entry["heartbeat"], Verification(True, entry["bound"] is True, list(map(str, entry["wrong"]))))
+                for key, entry in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 

@@ -37,8 +37,7 @@ def run_directory(runs, name):
 
 def read_record(directory):
     try:
-        with open(directory / RECORD, encoding="utf-8", opener=plain.opener) as file:
-            record = json.load(file)
+        record = json.loads(plain.text(directory / RECORD))
         return names.checked(names.IDENTITY, "identity", record["identity"]), \
             names.checked_symbols(record["config"])
     except KeyError as error:

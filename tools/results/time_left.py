@@ -61,8 +61,7 @@ def read_plan(runs, experiment):
     """The planned runs, all of them waiting; none if nothing was planned here."""
     path = path_of(runs, experiment)
     try:
-        with open(path, encoding="utf-8", opener=plain.opener) as file:
-            return [checked(run) for run in json.load(file)]
+        return [checked(run) for run in json.loads(plain.text(path))]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
