@@ -17,7 +17,7 @@ import time
 
 from tools.bench import bench, bench_decode, bench_rows
 from tools.bench.bench_process import Lost, end_on_signals
-from tools.bench.bench_result import Collection
+from tools.bench.bench_result import TEXTS, Collection
 from tools.plan import kconfig
 from tools.terminal import terminal
 
@@ -116,11 +116,6 @@ def cells(found):
             number(peer and limit and peer / limit, "{:.0%}"), found.get("peer", {}).get("form", ""))
 
 
-def markdown(rows):
-    lines = [HEAD, ("---",) * 2 + ("---:",) * (len(HEAD) - 2), *map(cells, rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
 def run(o):
     runner = bench.Bench(o.build, python=o.torch, backend=o.backend, limit=LIMIT)
     collection = Collection(os.path.join(runner.directory, f"decode-{o.backend}.json"))
@@ -140,7 +135,8 @@ def run(o):
             if "failed" in found.get(side, {}):
                 print(f"    {side}: {found[side]['failed']}")
         sys.stdout.flush()
-    print("\n" + markdown(collection.found.values()) + f"\n{collection.path}")
+    print("\n" + terminal.markdown(HEAD, map(cells, collection.found.values()), TEXTS.__contains__) +
+          f"\n{collection.path}")
 
 
 def main(argv):

@@ -6,6 +6,7 @@ import sys
 from dataclasses import asdict, dataclass, field, fields
 
 from tools.plan import kconfig
+from tools.terminal import terminal
 
 MIB = 2 ** 20
 # Losses of the same start and batches, ours and PyTorch's: the largest relative difference of the first
@@ -84,6 +85,7 @@ class Result:
 
 # ---------------------------------------------------------------- cells
 
+TEXTS = "row", "precision"
 CPU_HEAD = ("row", "precision", "ours ms", "tokens/s", "of ceiling", "PyTorch ms", "its form", "ratio", "bound",
             "aim", "peak MiB", "PyTorch's", "rest MiB", "PyTorch's", "import torch")
 GPU_HEAD = ("row", "precision", "ours ms", "tokens/s", "of products", "of copies", "PyTorch ms", "tokens/s",
@@ -141,8 +143,7 @@ def gpu_cells(r):
 
 def markdown(results, backend="cpu"):
     head, cells = (GPU_HEAD, gpu_cells) if backend == "cuda" else (CPU_HEAD, cpu_cells)
-    lines = [head, ("---",) * 2 + ("---:",) * (len(head) - 2), *map(cells, results)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return terminal.markdown(head, map(cells, results), TEXTS.__contains__)
 
 
 # ---------------------------------------------------------------- text

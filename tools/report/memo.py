@@ -50,7 +50,7 @@ def sources():
 
 
 def key_of(args, experiment):
-    database = args.db or os.path.join(args.runs, "results.db")
+    database = os.path.join(args.runs, "results.db")
     measured = sorted(pathlib.Path(args.runs, experiment, "decode").glob("*.json"))
     parts = [database_state(database), time_left.going(database), args.runs,
              file_state(declaration.path_of(args.runs, experiment)),

@@ -490,11 +490,8 @@ def shortened(name, most):
 
 
 def markdown_table(headings, cells):
-    def line(words):
-        cells_text = (word.replace("|", "\\|").replace("*", "\\*") for word in words)
-        return f"| {' | '.join(cells_text)} |"
-    rule = ["---" if is_text_column(name) else "---:" for name in headings]
-    return "\n".join(map(line, [headings, rule, *cells])) + "\n"
+    lines = [[word.replace("|", "\\|").replace("*", "\\*") for word in line] for line in (headings, *cells)]
+    return terminal.markdown(lines[0], lines[1:], is_text_column)
 
 
 def as_markdown(table):
@@ -928,7 +925,6 @@ def main(argv):
                                      formatter_class=argparse.RawDescriptionHelpFormatter,
                                      epilog="example: python3 -m tools.report.report compare smoke/0 smoke/2")
     parser.add_argument("--runs", default="runs", help="directory of the runs (default: runs)")
-    parser.add_argument("--db", help="database (default: RUNS/results.db)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("report", help="the table of an experiment")
     command.add_argument("experiment", nargs="?", metavar="EXPERIMENT")
@@ -962,7 +958,7 @@ def main(argv):
     args = parser.parse_args(argv)
     try:
         if args.has_runs:
-            args.run(records.connect(args.db or os.path.join(args.runs, "results.db")), args)
+            args.run(records.connect(os.path.join(args.runs, "results.db")), args)
         else:
             args.run(args)
     except (Problem, OSError, records.sqlite3.Error) as problem:

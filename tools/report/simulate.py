@@ -139,8 +139,7 @@ def solved_cells():
 # ---------------------------------------------------------------- tables in Markdown
 
 def markdown(headings, lines):
-    rule = ["---", *["---:"] * (len(headings) - 1)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [headings, rule, *lines]) + "\n"
+    return terminal.markdown(headings, lines, headings[0].__eq__)
 
 
 def by_row(results, name_of=lambda cell: cell.row):

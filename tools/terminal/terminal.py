@@ -129,3 +129,9 @@ def table(headings, cells, is_text, room=None, indent="", tone=None):
         blocks.append("\n".join([line(headings, group, True)]
                                 + [line(words, group, False) for words in cells]))
     return "\n\n".join(blocks)
+
+
+def markdown(headings, cells, is_text):
+    """The same in Markdown."""
+    rule = ["---" if is_text(name) else "---:" for name in headings]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (headings, rule, *cells))
