@@ -6,7 +6,6 @@ and journals of all others are made from it, with other losses.  Every command i
 would call it.  A line per number of runs: wall time and processor time in seconds, and the
 memory of the largest process.
 """
-import argparse
 import hashlib
 import json
 import pathlib
@@ -117,9 +116,7 @@ def measure(build, count):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.bench.bench_runs --counts 100,1000")
+    parser = terminal.parser(__doc__, "python3 -m tools.bench.bench_runs --counts 100,1000")
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
     parser.add_argument("--counts", default="100,1000,10000", help="numbers of runs, multiples of ten")
     args = parser.parse_args(argv)

@@ -16,7 +16,6 @@ import pathlib
 import shutil
 from dataclasses import dataclass
 
-from tools.cluster import slurm
 from tools.cluster.slurm import Problem
 from tools.results import plain
 

@@ -3,7 +3,6 @@
 
 Slurm says what waits and runs, the journals say how far a run has come and how it ended.
 """
-import argparse
 import collections
 import fcntl
 import os
@@ -160,9 +159,7 @@ def stop(args):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python3 -m tools.cluster.status --watch 5")
+    parser = terminal.parser(__doc__, "python3 -m tools.cluster.status --watch 5")
     parser.add_argument("--plan", default="build/plan", help="its directory, with runs.json")
     parser.add_argument("--runs", default="runs", help="the directory of runs")
     parser.add_argument("--records", default="build/plan-slurm", help="what was submitted")

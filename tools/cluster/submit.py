@@ -5,7 +5,6 @@ A run is missing if it is neither done nor queued.  Runs for tuning have arrays 
 them the next job chooses the rates, builds the steps and submits their runs.  After all runs the
 next job makes the report.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -18,6 +17,7 @@ from tools.cluster.jobs import NEXT, RUN, TUNING
 from tools.cluster.slurm import Problem
 from tools.plan.plan import REFUSED
 from tools.results import plain
+from tools.terminal import terminal
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -227,10 +227,7 @@ def forget(args):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python3 -m tools.cluster.submit --next 'make SLURM=1 slurm-next' "
-               "-- --scale laptop")
+    parser = terminal.parser(__doc__, "python3 -m tools.cluster.submit --next 'make SLURM=1 slurm-next' -- --scale laptop")
     parser.add_argument("--plan", default="build/plan", help="its directory, with runs.json")
     parser.add_argument("--runs", default="runs", help="the directory of runs")
     parser.add_argument("--records", default="build/plan-slurm", help="what was submitted")

@@ -5,7 +5,6 @@ SIGUSR1 comes before the time is over (sbatch --signal): the run saves, and the 
 again.  SIGTERM comes at a preemption, at a stop and when the time is over: the run saves, and
 the sender of the signal decides what becomes of the task.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -15,6 +14,7 @@ import sys
 import time
 
 from tools.cluster import journals, slurm
+from tools.terminal import terminal
 
 RESUMABLE, DIVERGED = 75, 76        # exit statuses of kablate
 
@@ -84,10 +84,7 @@ def run(task):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.cluster.task tasks-1.json "
-                                            "(in a job of sbatch --array)")
+    parser = terminal.parser(__doc__, "python3 -m tools.cluster.task tasks-1.json (in a job of sbatch --array)")
     parser.add_argument("tasks", help="the list of the array's runs")
     args = parser.parse_args(argv)
     try:

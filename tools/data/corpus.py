@@ -9,7 +9,6 @@ SHA-256), rule, counts and hash. apt-get brings the packages; nothing is install
 on the disk. `data prepare --distinct` then removes near duplicates, also between training and
 validation.
 """
-import argparse
 import collections
 import contextlib
 import fcntl
@@ -26,6 +25,8 @@ import subprocess
 import sys
 import tarfile
 import zlib
+
+from tools.terminal import terminal
 
 LEAST = 200             # bytes of a document
 MOST = 4 << 20          # of a file: beyond that they are tables
@@ -287,8 +288,7 @@ def lock(directory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.data.corpus --out data/corpus linux+docs")
+    parser = terminal.parser(__doc__, "python3 -m tools.data.corpus --out data/corpus linux+docs")
     parser.add_argument("name", help=f"{' or '.join(CORPORA)}, or several with + between them")
     parser.add_argument("--out", default="data/corpus", help="where the texts go (default: %(default)s)")
     parser.add_argument("--packages", help="where .deb files are kept (default: OUT/packages)")

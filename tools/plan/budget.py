@@ -6,7 +6,6 @@ complete can be compared. A run takes as long as the runs of its step that the d
 else as its own program estimates (tools/plan/estimate.py), and START more: an estimate knows
 neither start nor audits. A run whose time nobody knows does not fit.
 """
-import argparse
 import contextlib
 import heapq
 import json
@@ -16,7 +15,7 @@ import time
 
 from tools.plan import estimate, kconfig
 from tools.results import plain, records, time_left
-from tools.terminal.terminal import duration
+from tools.terminal import terminal
 
 KINDS = ("tuning", "run")
 START = 30      # seconds: audits took 15 to 30 s at 124M on an H200
@@ -104,14 +103,13 @@ def sentence(planned, waiting, chosen, minutes, runs):
     words = f"{len(chosen)} of {len(waiting)} runs fit into {minutes:g} minute{'s' * (minutes != 1)}"
     if first:
         words += f"; {first[0]['step']} seed {first[0]['seed']}, which takes " + \
-            (f"{duration(first[1])}, is" if first[1] is not None else "an unknown time, is") + " the first that does not"
+            (f"{terminal.duration(first[1])}, is" if first[1] is not None else "an unknown time, is") + " the first that does not"
     seeds = complete_seeds(planned, chosen, runs)
     return words + ("; then complete: seed " + ", ".join(map(str, seeds)) if seeds else "; no seed is complete then")
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.plan.budget --plan build/plan --runs runs --minutes 25")
+    parser = terminal.parser(__doc__, "python3 -m tools.plan.budget --plan build/plan --runs runs --minutes 25")
     parser.add_argument("--plan", required=True, help="its directory, with runs.json")
     parser.add_argument("--runs", required=True, help="the directory of runs")
     parser.add_argument("--minutes", type=float, required=True)
@@ -133,7 +131,7 @@ def main(argv):
         print(" ".join(os.path.join(args.runs, run["directory"], "done") for run, _ in chosen))
     else:
         for run, takes in chosen:
-            print(f"  {run['step']} seed {run['seed']}: {duration(takes)}")
+            print(f"  {run['step']} seed {run['seed']}: {terminal.duration(takes)}")
     print(sentence(planned, waiting, chosen, args.minutes, args.runs), file=sys.stderr if args.kind else sys.stdout)
 
 

@@ -7,7 +7,6 @@ The record is RUNS/EXPERIMENT/declaration.json: every declaration that was ever 
 The report compares the time of the last declaration with the time of the first run.  The program
 reads none of this, so no run's identity depends on it.
 """
-import argparse
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from tools.plan import kconfig, sizes
 from tools.plan.kconfig import Unfit
 from tools.plan.plan_words import kind_of, numbers
 from tools.results import names, plain
+from tools.terminal import terminal
 
 SYMBOLS = ("PRIMARY", "MARGIN", "LOOKS", "FORECAST")
 # Words that stand for the effects of a grid; the report knows which there are.
@@ -205,10 +205,7 @@ def read(runs, experiment):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.plan.declaration "
-                                            "build/plan/plan.json runs")
+    parser = terminal.parser(__doc__, "python3 -m tools.plan.declaration build/plan/plan.json runs")
     parser.add_argument("plan", metavar="PLAN.JSON")
     parser.add_argument("runs", metavar="RUNS")
     args = parser.parse_args(argv)

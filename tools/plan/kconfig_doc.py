@@ -4,21 +4,19 @@
 The page goes to standard output; `make config-reference` keeps it in the build directory.  Only
 help texts explain symbols, so the page is made from them and never edited.
 """
-import argparse
 import sys
 
 import kconfiglib
 from kconfiglib import BOOL, INT, MENU, Choice, Symbol, expr_str
 
 from tools.plan import kconfig
+from tools.terminal import terminal
 
 TITLE = "# Configuration reference\n\nMade from the Kconfig files by `make config-reference`.\n"
 
 
 def main(argv=None):
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python3 -m tools.plan.kconfig_doc > configuration.md").parse_args(argv)
+    terminal.parser(__doc__, "python3 -m tools.plan.kconfig_doc > configuration.md").parse_args(argv)
     print(reference(kconfig.Tree()))
 
 

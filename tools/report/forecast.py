@@ -9,7 +9,6 @@ parameters of what it is compared with: the value there of the line of each seed
 written into RUNS/EXPERIMENT/declaration.json and never made again.  Where bytes per token are known
 the unit is bits per byte of text, which is the same for every vocabulary; else nats per token.
 """
-import argparse
 import contextlib
 import json
 import math
@@ -23,6 +22,7 @@ from tools.plan import declaration
 from tools.plan.kconfig import Unfit
 from tools.report import ablation, stats, trends
 from tools.results import plain, records
+from tools.terminal import terminal
 
 NATS, BITS = "nats per token", "bits per byte"
 SECTION = "Forecast"
@@ -157,8 +157,7 @@ def grid(forecasts, rows, interval):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.report.forecast build/plan/plan.json runs")
+    parser = terminal.parser(__doc__, "python3 -m tools.report.forecast build/plan/plan.json runs")
     parser.add_argument("plan", metavar="PLAN.JSON")
     parser.add_argument("runs", metavar="RUNS")
     args = parser.parse_args(argv)

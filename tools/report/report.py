@@ -921,9 +921,7 @@ def positive(text):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.report.report compare smoke/0 smoke/2")
+    parser = terminal.parser(__doc__, "python3 -m tools.report.report compare smoke/0 smoke/2")
     parser.add_argument("--runs", default="runs", help="directory of the runs (default: runs)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("report", help="the table of an experiment")

@@ -12,7 +12,6 @@ A page asks for a newer version every few seconds and keeps what its reader has 
 only this machine can reach the server.  It then also refuses requests for other host names, so that
 a foreign web page whose name resolves to this machine learns nothing.
 """
-import argparse
 import contextlib
 import hashlib
 import http.server
@@ -29,6 +28,7 @@ from html import escape
 from tools.plan import compared, config_difference, declaration, tuning
 from tools.report import about, ablation, decoding, page, plots, report
 from tools.results import archive, notes, records, time_left
+from tools.terminal import terminal
 
 SECONDS = 5     # after which a page asks for a newer version
 KEPT_PAGES = 32
@@ -449,9 +449,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python3 -m tools.report.serve --runs runs --port 8000")
+    parser = terminal.parser(__doc__, "python3 -m tools.report.serve --runs runs --port 8000")
     parser.add_argument("--runs", default="runs", help="directory of the runs (default: runs)")
     parser.add_argument("--host", default="127.0.0.1",
                         help="address to listen at (default: 127.0.0.1)")

@@ -5,7 +5,6 @@ A cell is a kind of table: seeds, comparisons, shapes and sizes of noise, looks.
 is the share of drawn tables with any false verdict: better or worse where the means are equal.
 The program null_tables draws the tables and decides as stats.py does; a test checks that.
 """
-import argparse
 import itertools
 import math
 import multiprocessing
@@ -247,9 +246,7 @@ def print_blocks(symmetric, looks, shapes, solved):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.report.simulate --tables 1000")
+    parser = terminal.parser(__doc__, "python3 -m tools.report.simulate --tables 1000")
     parser.add_argument("--tables", type=terminal.count, default=20_000, help="of each cell (default: 20000)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)

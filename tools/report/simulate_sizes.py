@@ -5,12 +5,12 @@ A cell is three sizes (1M, 10M, 30M parameters), a number of seeds, a shape of n
 at each of them, with and without noise that a seed has at all sizes.  The interval is that of
 tools/report/trends.py; the shapes are those of tools/report/simulate.py.
 """
-import argparse
 import itertools
 import math
 import random
 
 from tools.report import simulate_seeds, stats, trends
+from tools.terminal import terminal
 
 PLACES = [math.log10(parameters) for parameters in (1e6, 1e7, 3e7)]
 SEEDS = 3, 5, 8
@@ -44,8 +44,7 @@ def misses(draw, shape, seeds, noise, shared, tables):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.report.simulate_sizes --tables 10000")
+    parser = terminal.parser(__doc__, "python3 -m tools.report.simulate_sizes --tables 10000")
     parser.add_argument("--tables", type=int, default=10000, help="of each cell (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()

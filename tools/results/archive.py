@@ -12,7 +12,6 @@ measurements and report. Weights stay where they are.
 Everything in it is data of a stranger: each path must be one that we write, each file must be
 what archive.json says, and nothing is written before all of it was checked.
 """
-import argparse
 import concurrent.futures
 import hashlib
 import io
@@ -26,6 +25,7 @@ import tarfile
 import tempfile
 
 from tools.results import names, plain
+from tools.terminal import terminal
 
 FORMAT = "kablate experiment 1"
 HEAD = "archive.json"
@@ -240,8 +240,7 @@ def unpack_tar(file, directory):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.results.archive publish runs smoke smoke.tar.xz")
+    parser = terminal.parser(__doc__, "python3 -m tools.results.archive publish runs smoke smoke.tar.xz")
     parser.add_argument("command", choices=("publish", "unpack"))
     parser.add_argument("words", nargs="+", metavar="RUNS EXPERIMENT FILE | FILE DIRECTORY")
     args = parser.parse_args(argv)

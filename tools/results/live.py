@@ -6,7 +6,6 @@ The command (make) and its runs write to a pipe.  Records of runs (core/train/pr
 become lines that refresh; everything else is printed above them.  How far the plan is comes
 from tools/results/time_left.py.
 """
-import argparse
 import contextlib
 import os
 import re
@@ -244,8 +243,7 @@ def show(args, screen):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.results.live --experiment smoke -- make runs-all")
+    parser = terminal.parser(__doc__, "python3 -m tools.results.live --experiment smoke -- make runs-all")
     parser.add_argument("--runs", default="runs", help="the directory of runs")
     parser.add_argument("--experiment", required=True, help="whose plan is shown")
     parser.add_argument("command", nargs="+", help="what trains")

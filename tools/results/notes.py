@@ -6,7 +6,6 @@
 They stand in RUNS/EXPERIMENT/note.json, change no run and no verdict, and may be written at
 any time.
 """
-import argparse
 import json
 import os
 import re
@@ -14,6 +13,7 @@ import sys
 from dataclasses import asdict, dataclass, field
 
 from tools.results import names, plain, records
+from tools.terminal import terminal
 
 FILE = "note.json"
 TAG = re.compile(r"\w[\w.+/-]*")
@@ -123,8 +123,7 @@ def find(args):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.results.notes find norm")
+    parser = terminal.parser(__doc__, "python3 -m tools.results.notes find norm")
     parser.add_argument("--runs", default="runs", help="the directory of runs")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("set", help="write tags and note")

@@ -8,17 +8,16 @@ DIRECTORY, built there, and each run is configured from its own record. "same bi
 weights; otherwise the difference of the final validation loss is given in standard deviations
 of the step's seeds.
 """
-import argparse
 import json
 import os
 import random
-import re
 import statistics
 import subprocess
 import sys
 
 from tools.results import archive, metric_names, names
 from tools.results.archive import Refused
+from tools.terminal import terminal
 
 ENVIRONMENT = ("machine", "compiler", "flags", "blas")
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -162,8 +161,7 @@ def reproduce(path, directory, wanted, seed):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     epilog="example: python3 -m tools.results.reproduce smoke.tar.xz build/again --runs 3")
+    parser = terminal.parser(__doc__, "python3 -m tools.results.reproduce smoke.tar.xz build/again --runs 3")
     parser.add_argument("archive")
     parser.add_argument("directory", help="made here; it must not exist")
     parser.add_argument("--runs", type=int, default=3, help="how many (default: 3)")

@@ -3,7 +3,6 @@
 A run's directory holds run.json with every symbol that its program read.  The same symbols give the
 same model, so `make` builds it in $O/of-run/IDENTITY, whatever .config says now.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -11,6 +10,7 @@ import subprocess
 import sys
 
 from tools.results import names, plain, records
+from tools.terminal import terminal
 
 RECORD, WEIGHTS = "run.json", "weights.safetensors"
 
@@ -92,10 +92,7 @@ def prepare(runs, name, output):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(
-        prog="run_program", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python3 -m tools.results.run_program --output build/of-run smoke/0")
+    parser = terminal.parser(__doc__, "python3 -m tools.results.run_program --output build/of-run smoke/0", prog="run_program")
     parser.add_argument("--runs", default="runs", help="the directory of runs")
     parser.add_argument("--output", required=True, help="where configurations of runs go")
     parser.add_argument("run", help="a directory, EXPERIMENT/STEP or the beginning of an identity")

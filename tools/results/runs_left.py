@@ -2,7 +2,6 @@
 
     run 3 of 14, 2 done, 1 running, 4.2 min left
 """
-import argparse
 import contextlib
 import os
 import pathlib
@@ -10,7 +9,7 @@ import sqlite3
 import sys
 
 from tools.results import records, time_left
-from tools.terminal.terminal import duration
+from tools.terminal import terminal
 
 
 def line(database, directories, this):
@@ -25,15 +24,12 @@ def line(database, directories, this):
         done, running = (time_left.count(runs, state) for state in ("done", time_left.RUNNING))
         left = time_left.seconds_left(runs, running + 1)
         words += [f"{done} done"] * bool(done) + [f"{running} running"] * bool(running)
-        words += [f"{duration(left)} left"] if left is not None else []
+        words += [f"{terminal.duration(left)} left"] if left is not None else []
     return ", ".join(words)
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python3 -m tools.results.runs_left --runs runs --this runs/smoke/0-mla-1-00 "
-               "runs/smoke/*/")
+    parser = terminal.parser(__doc__, "python3 -m tools.results.runs_left --runs runs --this runs/smoke/0-mla-1-00 runs/smoke/*/")
     parser.add_argument("--runs", default="runs", help="the directory of runs")
     parser.add_argument("--this", required=True, help="the run that begins now")
     parser.add_argument("directory", nargs="+", help="of every run of the plan")

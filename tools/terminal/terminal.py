@@ -68,6 +68,12 @@ def painted(text, tone):
     return f"\033[{COLOURS[tone]}m{text}\033[m" if tone and text.strip() else text
 
 
+def parser(description, example, **more):
+    """Of a command line; its help keeps the lines of the description."""
+    return argparse.ArgumentParser(description=description, epilog=f"example: {example}",
+                                   formatter_class=argparse.RawDescriptionHelpFormatter, **more)
+
+
 def count(text):
     """A whole number of a command line, 1 or more: a type for argparse."""
     if not text.isdecimal() or int(text) < 1:
