@@ -370,35 +370,32 @@ static enum status import_unknown(struct collect *c, struct database *d, const c
 	return OK;
 }
 
-/* As collect_visit(), for visitors that call is_known(). */
-static enum status visit_knowing(struct collect *c, struct database *d, const char *directory,
+/* As collect_visit(), with our database, for visitors that call is_known(). */
+static enum status visit_knowing(struct collect *c, const char *directory,
 				 const struct visitors *visit, struct error *err)
 {
 	struct known known = { 0 };
-	enum status status = read_known(&known, d, err);
+	enum status status;
+	struct database *d;
 
+	if (lease_wait(c->db_path, PATIENCE_SECONDS, err) ||
+	    database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
+		return FAIL;
+	status = read_known(&known, d, err);
 	c->known = &known;
 	if (status == OK)
 		status = collect_visit(c, d, directory, visit, err);
+	if (status == OK)
+		status = end_batch(c, d, err);
 	c->known = NULL;
 	forget_known(&known);
+	database_close(d);
 	return status;
 }
 
 enum status collect_update(struct collect *c, struct error *err)
 {
-	const struct visitors updating = { .run = import_unknown };
-	struct database *d;
-	enum status status;
-
-	if (lease_wait(c->db_path, PATIENCE_SECONDS, err) ||
-	    database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
-		return FAIL;
-	status = visit_knowing(c, d, c->runs, &updating, err);
-	if (status == OK)
-		status = end_batch(c, d, err);
-	database_close(d);
-	return status;
+	return visit_knowing(c, c->runs, &(struct visitors){ .run = import_unknown }, err);
 }
 
 /* --------------------------------------------------------------- merge */
@@ -784,13 +781,8 @@ enum status collect_merge(struct collect *c, const char *other, struct error *er
 	const struct visitors merging = { .run = merge_run,
 					  .measurement = merge_measurement,
 					  .declaration = merge_declaration };
-	struct database *d;
-	enum status status;
 
-	if (make_directory(c->runs, err) || lease_wait(c->db_path, PATIENCE_SECONDS, err) ||
-	    database_open(&d, c->db_path, METRICS_BUSY_SECONDS, err))
+	if (make_directory(c->runs, err))
 		return FAIL;
-	status = visit_knowing(c, d, other, &merging, err);
-	database_close(d);
-	return status;
+	return visit_knowing(c, other, &merging, err);
 }
