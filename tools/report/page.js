@@ -203,6 +203,10 @@ function seriesOf(plot) {
     .filter(series => isOn(series.step));
 }
 
+// Those of a figure of rows or bars.
+const rowsOf = ({ figure, group }) => figure.rows.map(row => ({ ...row, step: stepOf(group, row.step) }))
+  .filter(row => isOn(row.step));
+
 const stepOf = (group, name) => group.steps.find(step => step.name === name);
 
 // ---------------------------------------------------------------- looks
@@ -239,6 +243,7 @@ const text = (words, x, y, anchor = "middle", more = {}) =>
   svg("text", { x, y, "text-anchor": anchor, ...more }, words);
 
 const LETTER = 7.3;     // pixels of a letter, about
+const cut = (words, most) => words.length > most ? words.slice(0, most - 1) + "…" : words;
 
 function axes(frame, xTicks, yTicks, across, up, xName) {
   const g = svg("g", { class: "axes" });
@@ -488,8 +493,7 @@ function placeRows(rows, across, top) {
 
 function drawRow(row, across, width) {
   const name = row.step.name, letters = Math.floor((width - 28) / LETTER);
-  const g = svg("g", { "data-step": name }, text(name.length > letters
-    ? name.slice(0, letters - 1) + "…" : name, 14, row.y + 14, "start", { class: "name" }));
+  const g = svg("g", { "data-step": name }, text(cut(name, letters), 14, row.y + 14, "start", { class: "name" }));
   if (row.low != null)
     g.append(svg("path", { stroke: colourOf(row.step), "stroke-width": 2, fill: "none",
       d: `M${across.at(row.low)},${row.y + 20}v8m0,-4H${across.at(row.high)}m0,-4v8` }));
@@ -503,9 +507,7 @@ const rowLines = (figure, rows) => [["step", "what", figure.x], ...rows.flatMap(
 
 // A row shows a step's mean and interval, and its seeds below them.
 drawers.rows = (plot, width) => {
-  const { figure, group } = plot;
-  const rows = figure.rows.map(row => ({ ...row, step: stepOf(group, row.step) }))
-    .filter(row => isOn(row.step));
+  const { figure } = plot, rows = rowsOf(plot);
   if (!rows.length) return empty(width, 100);
   const frame = { left: 14, right: width - 14, top: 4 };
   const values = rows.flatMap(row => [...row.values, row.low, row.high]);
@@ -534,17 +536,14 @@ drawers.rows = (plot, width) => {
 };
 
 drawers.bars = (plot, width) => {
-  const { figure, group, view } = plot, height = view.wide ? 440 : 280;
-  const rows = figure.rows.map(row => ({ ...row, step: stepOf(group, row.step) }))
-    .filter(row => isOn(row.step));
+  const { figure, view } = plot, height = view.wide ? 440 : 280, rows = rowsOf(plot);
   if (!rows.length) return empty(width, height);
   const [low, high] = rangeOf([0, 100, ...rows.flatMap(row => row.values)], false, 0);
   const frame = { left: 50, right: width - 14, top: 10, bottom: height - 44 };
   const up = scale(low, high, false, frame.bottom, frame.top);
   const across = scale(-0.5, figure.names.length - 0.5, false, frame.left, frame.right);
   const room = across.at(1) - across.at(0), letters = Math.max(3, Math.floor(room / LETTER));
-  const names = figure.names.map((name, i) =>
-    [i, name.length > letters ? name.slice(0, letters - 1) + "…" : name]);
+  const names = figure.names.map((name, i) => [i, cut(name, letters)]);
   const node = svg("g", {}, axes(frame, [], linearTicks(low, high, 5), across, up, figure.x));
   names.forEach(([i, name]) => node.append(text(name, across.at(i), frame.bottom + 17)));
   const bar = 0.8 * room / rows.length;
@@ -776,15 +775,15 @@ function check(words, key, isOn, act) {
 
 function toolsOf(plot) {
   const { figure, view, name } = plot, tools = html("div", { class: "tools" });
-  const redraw = what => value => { Object.assign(view, { [what]: value, zoom: null }); draw(plot); };
+  const choose = what => value => { Object.assign(view, { [what]: value, zoom: null }); draw(plot); };
   if (figure.kind === "curves" && figure.metrics.length > 1)
     tools.append(html("select", { "aria-label": `${figure.title}: which record`, "data-key": `${name}-metric`,
-      onchange: event => redraw("metric")(event.target.value) }, ...figure.metrics.map(metric =>
+      onchange: event => choose("metric")(event.target.value) }, ...figure.metrics.map(metric =>
       html("option", { selected: metric === view.metric }, metric))));
   if (figure.kind === "curves" || figure.kind === "points")
-    tools.append(check("log x", `${name}-logx`, view.logx, redraw("logx")));
+    tools.append(check("log x", `${name}-logx`, view.logx, choose("logx")));
   if (["curves", "points", "lines"].includes(figure.kind))
-    tools.append(check("log y", `${name}-logy`, view.logy, redraw("logy")));
+    tools.append(check("log y", `${name}-logy`, view.logy, choose("logy")));
   if (figure.kind !== "rows")
     tools.append(check("wide", `${name}-wide`, view.wide, value => {
       view.wide = value;
@@ -836,8 +835,7 @@ function toggle(words, key, isOn, act, ...before) {
     "data-key": key, onclick: () => {
       const now = button.getAttribute("aria-pressed") !== "true";
       act(now);
-      showChoices();
-      drawAll();
+      redraw();
     } }, ...before, words);
   return button;
 }
@@ -861,8 +859,7 @@ function lights(button, step, seed) {
 function seedTools(key, seeds) {
   const tools = [check("each seed", `${key}-each`, state.each, value => {
     state.each = value;
-    showChoices();
-    drawAll();
+    redraw();
   })];
   tools[0].querySelector("input").dataset.each = "";
   return seeds.length < 2 ? tools : [...tools, html("span", { role: "group", "aria-label": "seeds" }, "seeds ",
@@ -878,8 +875,7 @@ function smoothTool(key) {
   return html("label", {}, "smoothing ", html("input", { type: "range", min: 0, max: MOST_SMOOTH, step: 0.02,
     value: state.smooth, "data-key": `${key}-smooth`, "data-smooth": true, oninput: event => {
       state.smooth = Number(event.target.value);
-      showChoices();
-      drawAll();
+      redraw();
     } }), html("output", {}));
 }
 
@@ -888,8 +884,7 @@ function setAxis(axis) {
   state.axis = axis;
   for (const plot of plots.filter(one => one.figure.kind === "curves"))
     Object.assign(plot.view, { zoom: null, pin: null });
-  showChoices();
-  drawAll();
+  redraw();
 }
 
 function axisTool(key) {
@@ -901,20 +896,20 @@ function axisTool(key) {
 function makeLegend(group, key) {
   const place = document.getElementById(`${key}-legend`);
   const seeds = [...new Set(data.runs.map(run => run.seed))].sort((a, b) => a - b);
-  const all = html("button", { type: "button", "data-key": `${key}-all`, onclick: () => {
-    group.steps.forEach(step => state.off.delete(step.name));
-    showChoices();
-    drawAll();
-  } }, "all");
-  const none = html("button", { type: "button", "data-key": `${key}-none`, onclick: () => {
-    group.steps.forEach(step => state.off.add(step.name));
-    showChoices();
-    drawAll();
-  } }, "none");
+  const button = (words, act) => html("button", { type: "button", "data-key": `${key}-${words}`, onclick: () => {
+    group.steps.forEach(step => act(step.name));
+    redraw();
+  } }, words);
+  const all = button("all", name => state.off.delete(name)), none = button("none", name => state.off.add(name));
   place.replaceChildren(
     html("div", { class: "steps", role: "group", "aria-label": "steps" },
       ...group.steps.map(step => stepToggle(step, key)), ...(group.steps.length > 1 ? [all, none] : [])),
     ...(data.runs.length ? [html("div", { class: "tools" }, axisTool(key), ...seedTools(key, seeds), smoothTool(key))] : []));
+}
+
+function redraw() {
+  showChoices();
+  drawAll();
 }
 
 // Every legend shows the same choices.
