@@ -25,7 +25,7 @@ retell() { # TEST
 }
 
 mkdir -p "$O/foreign" || exit 1
-prepared=$(bash tools/make/foreign.sh "$O/foreign" 2>"$O/foreign/why") ||
+prepared=$(bash tools/testing/foreign.sh "$O/foreign" 2>"$O/foreign/why") ||
 	skip_all "$(tail -n 1 "$O/foreign/why")"
 machine=
 eval "$prepared"

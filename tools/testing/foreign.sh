@@ -1,7 +1,7 @@
 #!/bin/bash
 # Prepare to compile for the other architecture, and to run what was compiled under emulation.
 #
-#   tools/make/foreign.sh DIRECTORY
+#   tools/testing/foreign.sh DIRECTORY
 #
 # The cross compiler and qemu are found, or installed with apt (tools/make/setup.sh foreign).  The
 # libraries of the other architecture are downloaded and unpacked below DIRECTORY: apt works there
