@@ -7,7 +7,6 @@ import collections
 import fcntl
 import os
 import sys
-import time
 from dataclasses import dataclass
 
 from tools.cluster import journals, jobs, slurm
@@ -134,13 +133,6 @@ def show(args, out):
     out.flush()
 
 
-def watch(args, out):
-    while True:
-        terminal.control(out, terminal.CLEAR_SCREEN if terminal.is_terminal(out) else "\n")
-        show(args, out)
-        time.sleep(args.watch)
-
-
 # ---------------------------------------------------------------- stop
 
 def stop(args):
@@ -170,10 +162,8 @@ def main(argv):
     try:
         if args.stop:
             stop(args)
-        elif args.watch:
-            watch(args, sys.stdout)
         else:
-            show(args, sys.stdout)
+            terminal.repeated(lambda: show(args, sys.stdout), args.watch, sys.stdout)
     except Problem as problem:
         sys.exit(str(problem))
     except KeyboardInterrupt:

@@ -46,10 +46,7 @@ class Tensor:
 
 
 def zeros(like, *shape):
-    count = 1
-    for size in shape:
-        count *= size
-    return Tensor(like.dtype, [*shape], bytes(count * array.array(CODES[like.dtype]).itemsize))
+    return Tensor(like.dtype, [*shape], bytes(math.prod(shape) * array.array(CODES[like.dtype]).itemsize))
 
 
 def tensor_of(entry, data):

@@ -207,6 +207,10 @@ class Table:
             [trend.row for trend in self.trends]
 
     @property
+    def all_rows(self):
+        return self.rows + self.controls + self.effects + [trend.row for trend in self.trends]
+
+    @property
     def not_reproduced(self):
         return [row.step for row in self.rows if row.verdict == NOT_REPRODUCED]
 

@@ -602,7 +602,7 @@ def as_csv(table):
                      "baseline_solved", "p_corrected", "smallest_effect", "seeds_needed",
                      "seeds_needed_most", "exploratory", "audits", "audits_failed", "verdict", "reason", "verified",
                      *more_names])
-    for row in table.rows + table.controls + table.effects + [trend.row for trend in table.trends]:
+    for row in table.all_rows:
         loss = row.numbers["loss"]
         writer.writerow([row.step, row.baseline, row.kind, len(row.seeds),
                          *(values.plain(name, row.numbers[name].mean) if row.numbers[name] else "" for name in names),
@@ -627,8 +627,7 @@ def as_json(table):
     for trend, own in zip(whole["trends"], table.trends):
         trend.update(sizes.as_json(own))
     judged = whole["rows"] + whole["controls"] + whole["effects"] + [trend["row"] for trend in whole["trends"]]
-    for row, own in zip(judged, table.rows + table.controls + table.effects + [trend.row for trend in table.trends],
-                        strict=True):
+    for row, own in zip(judged, table.all_rows, strict=True):
         percent = own.perplexity_percent    # JSON knows no infinity
         row["perplexity_percent"] = None if percent == math.inf else percent
     return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"

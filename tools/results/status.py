@@ -116,13 +116,7 @@ def main(argv):
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="show it repeatedly")
     args = parser.parse_args(argv)
     try:
-        while True:
-            if args.watch:
-                terminal.control(sys.stdout, terminal.CLEAR_SCREEN if terminal.is_terminal(sys.stdout) else "\n")
-            show(args.runs, args.experiment, sys.stdout)
-            if not args.watch:
-                break
-            time.sleep(args.watch)
+        terminal.repeated(lambda: show(args.runs, args.experiment, sys.stdout), args.watch, sys.stdout)
     except BrokenPipeError:     # a reader that goes away
         raise
     except (records.Problem, sqlite3.Error, OSError, ValueError, TypeError) as problem:

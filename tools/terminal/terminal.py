@@ -3,6 +3,7 @@ import argparse
 import os
 import re
 import textwrap
+import time
 
 COLOURS = {"good": "32", "bad": "31", "soft": "2", "head": "1"}     # ECMA-48: SGR parameters
 CLEAR_SCREEN, CLEAR_LINE = "\033[H\033[J", "\r\033[K"     # ECMA-48: to the start, erase what follows
@@ -44,6 +45,15 @@ def control(stream, sequence):
 
 def is_terminal(stream):
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def repeated(show, seconds, stream):
+    """Once, or every so many seconds on a cleared screen."""
+    while seconds:
+        control(stream, CLEAR_SCREEN if is_terminal(stream) else "\n")
+        show()
+        time.sleep(seconds)
+    show()
 
 
 def width(stream):
