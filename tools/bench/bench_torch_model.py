@@ -1,4 +1,4 @@
-"""The models of tools/reference/model.py in forms that are fast in PyTorch: what bench_torch.py trains.
+"""The models of bench_rows.py, as tools/reference/model.py defines them, in forms that are fast in PyTorch.
 
 Projections of the same input are one product; attention is scaled_dot_product_attention, which
 never holds T x T numbers, or plain products; a bias per key is one more channel of queries and keys,
@@ -25,18 +25,6 @@ class Ways:
     narrow: bool = False        # the residual stream is bfloat16, too
 
 
-# Of these options only one value has a fast form here; they matter if the condition holds.
-ONLY = (
-    (lambda c: True, {"norm_place": "pre", "kv_heads": 0, "out_gate": "none", "lambda_logits_z": 0.0,
-                      "learn_alpha": False}),
-    (lambda c: c.attn == "mla", {"per_head_q_latent": True, "per_head_v_up": True, "ra_alpha": 0.0}),
-    (lambda c: c.attn == "w2", {"w2_score": "wasserstein"}),
-    (lambda c: c.ffn == "ws", {"ws_z_blocks": False}),
-    (lambda c: c.attn_gate, {"gate_pool": "causal"}),
-    (lambda c: c.cross_token, {"cross_rank": 0, "sparse": "topk", "sparse_normalize": True,
-                               "sparse_head_average": True}),
-    (lambda c: c.latent_recip, {"tying": "tied_transpose", "detach": False}),
-)
 # Matrices that read the same input are kept as one.
 MERGED = {"attn.qkv": [("q_proj", "k_down", "v_down"), ("q_proj", "k_proj", "v_proj")],
           "mlp.w13": [("w1", "w3")]}
@@ -60,10 +48,6 @@ def model_config(symbols):
     for field in fields(c):
         if field.metadata["symbol"] in symbols:
             setattr(c, field.name, convert(symbols[field.metadata["symbol"]], field.type))
-    strange = [name for matters, options in ONLY if matters(c)
-               for name, value in options.items() if getattr(c, name) != value]
-    if strange or float(symbols.get("DROPOUT", 0)) or int(symbols.get("FFN_HIDDEN", 0)):
-        raise SystemExit(f"bench_torch: no fast form of this configuration {strange}")
     c.cross_folded = folds(c, symbols)  # the reference knows one form
     return c
 
