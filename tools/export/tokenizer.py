@@ -34,8 +34,8 @@ def document(model, pre_tokenizer, decoder, end):
             "decoder": decoder, "model": model}
 
 
-def bpe(vocabulary, merges, unknown=None):
-    return {"type": "BPE", "dropout": None, "unk_token": unknown,
+def bpe(vocabulary, merges):
+    return {"type": "BPE", "dropout": None, "unk_token": None,
             "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
             "byte_fallback": False, "ignore_merges": False, "vocab": vocabulary, "merges": merges}
 

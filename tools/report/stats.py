@@ -283,9 +283,9 @@ def seeds_to_count(share, other_share, alpha):
 
 
 @functools.lru_cache(maxsize=None)
-def seeds_to_settle(margin, alpha, least=MIN_SEEDS):
+def seeds_to_settle(margin, alpha):
     """A margin of so many sds: an interval no longer than it leaves out zero or lies inside."""
-    return first_seeds(lambda n: critical(alpha, n - 1) / math.sqrt(n) <= margin / 2, least)
+    return first_seeds(lambda n: critical(alpha, n - 1) / math.sqrt(n) <= margin / 2, MIN_SEEDS)
 
 
 MOST_EFFECT = 50.0      # in sds: any larger one is found by the fewest seeds

@@ -8,6 +8,7 @@ import time
 COLOURS = {"good": "32", "bad": "31", "soft": "2", "head": "1"}     # ECMA-48: SGR parameters
 CLEAR_SCREEN, CLEAR_LINE = "\033[H\033[J", "\r\033[K"     # ECMA-48: to the start, erase what follows
 LEAST_WIDTH = 40
+GAP = "  "     # between columns
 # What a terminal obeys.  A text that comes from a file is shown, not obeyed.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 OWN = re.compile(rf"(\033\[(?:{'|'.join(COLOURS.values())})?m)")
@@ -109,11 +110,11 @@ def wrapped(line, room, indent="", more="  "):
                          break_on_hyphens=False, break_long_words=False) or indent
 
 
-def column_groups(widths, room, gap=2):
+def column_groups(widths, room):
     """Numbers of columns that fit beside each other: the first column stands in each group."""
     groups, used = [[0]], widths[0]
     for column in range(1, len(widths)):
-        needed = gap + widths[column]
+        needed = len(GAP) + widths[column]
         if room is not None and used + needed > room and len(groups[-1]) > 1:
             groups.append([0])
             used = widths[0]
@@ -138,7 +139,7 @@ def table(headings, cells, is_text, room=None, indent="", tone=None):
                 text = text.rstrip()
             paint = tone and ("head" if is_head else tone(headings[i], words[i]))
             shown.append(painted(text, paint))
-        return (indent + "  ".join(shown)).rstrip()
+        return (indent + GAP.join(shown)).rstrip()
 
     blocks = []
     for group in column_groups(widths, room and room - len(indent)):
