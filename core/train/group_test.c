@@ -82,11 +82,15 @@ static void fill_row(uint64_t number, int32_t *tokens, int32_t *targets)
 	}
 }
 
+static int rows_made; /* for training */
+
 static void train_row(void *context, uint64_t iteration, uint64_t row, int32_t *tokens,
 		      int32_t *targets)
 {
 	const struct one *one = context;
 
+#pragma omp atomic
+	rows_made++;
 	fill_row(one->seed * 1000 + iteration * 100 + row, tokens, targets);
 }
 
@@ -310,8 +314,7 @@ static const char *alone(uint64_t seed)
 	return dirs[seed];
 }
 
-/* The run i of a group ended as it does alone. */
-static void assert_as_alone(struct group *g, int i)
+static void assert_same_runs(const char *dir, const char *other)
 {
 	static const char *const files[] = {
 		"checkpoint-00000002/weights.safetensors",
@@ -320,12 +323,17 @@ static void assert_as_alone(struct group *g, int i)
 		"checkpoint-00000006/optimizer.safetensors",
 		"best.safetensors",
 	};
-	const char *other = alone(g->one[i].seed);
 
-	assert_int_equal(g->runs[i].end, TRAIN_DONE);
 	for (size_t k = 0; k < sizeof(files) / sizeof(*files); k++)
-		assert_same_file(g->one[i].dir, other, files[k]);
-	assert_same_values(g->one[i].dir, other);
+		assert_same_file(dir, other, files[k]);
+	assert_same_values(dir, other);
+}
+
+/* The run i of a group ended as it does alone. */
+static void assert_as_alone(struct group *g, int i)
+{
+	assert_int_equal(g->runs[i].end, TRAIN_DONE);
+	assert_same_runs(g->one[i].dir, alone(g->one[i].seed));
 }
 
 /* --------------------------------------------------------------------- cases */
@@ -344,6 +352,33 @@ static void test_together_as_alone(void **state)
 	}
 	assert_string_not_equal(hex[0], hex[1]);
 	assert_string_not_equal(hex[1], hex[2]);
+	close_group(&g);
+}
+
+/* With the rows and dropout of another run, but weights and rate of its own. */
+static void take_seed(struct group *g, int i, uint64_t seed)
+{
+	g->one[i].seed = seed;
+	g->runs[i].options.seed = seed;
+}
+
+static void test_rows_of_a_seed_are_made_once(void **state)
+{
+	struct group g, single;
+
+	(void)state;
+	open_group(&g, "rows", 1, RUNS);
+	take_seed(&g, RUNS - 1, 1);
+	rows_made = 0;
+	train_group(&g);
+	assert_int_equal(rows_made, (RUNS - 1) * ITERATIONS * 8);
+	open_group(&single, "row", RUNS, 1);
+	take_seed(&single, 0, 1);
+	train_group(&single);
+	assert_as_alone(&g, 0);
+	assert_as_alone(&g, 1);
+	assert_same_runs(g.one[RUNS - 1].dir, single.one[0].dir);
+	close_group(&single);
 	close_group(&g);
 }
 
@@ -511,6 +546,7 @@ int main(void)
 	};
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_together_as_alone),
+		cmocka_unit_test(test_rows_of_a_seed_are_made_once),
 		cmocka_unit_test(test_the_first_losses_of_both_programs),
 		cmocka_unit_test(test_a_divergence_is_its_own),
 		cmocka_unit_test(test_a_disk_that_fails_ends_one_run),

@@ -25,7 +25,7 @@
 struct config;
 
 struct train_options {
-	uint64_t seed;
+	uint64_t seed; /* runs of a group that have the same one train on the same rows */
 	int64_t iterations, batch, accumulate;
 	int64_t eval_interval, log_interval, checkpoint_interval;
 	int64_t checkpoint_keep, checkpoint_megabytes; /* 0: no limit */

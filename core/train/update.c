@@ -73,6 +73,24 @@ static enum status allocate_losses(struct update *u, struct error *err)
 	return u->own_losses && u->all_losses ? OK : fail_memory(err, "losses", bytes);
 }
 
+static bool has_rows_of(const struct update *u, int run, int other)
+{
+	return u->runs[run].options.seed == u->runs[other].options.seed;
+}
+
+/* The first run of each seed. */
+static void find_makers(struct update *u)
+{
+	for (int run = 0; run < u->n; run++) {
+		int i = 0;
+
+		while (i < u->n_makers && !has_rows_of(u, run, u->makers[i]))
+			i++;
+		if (i == u->n_makers)
+			u->makers[u->n_makers++] = run;
+	}
+}
+
 static enum status open_batches(struct update *u, struct error *err)
 {
 	const size_t runs = (size_t)u->n, n = runs * (size_t)update_tokens(u);
@@ -83,9 +101,12 @@ static enum status open_batches(struct update *u, struct error *err)
 	u->given = calloc(runs, sizeof(*u->given));
 	u->run = malloc(runs * sizeof(*u->run));
 	u->weights = malloc(2 * runs * sizeof(*u->weights));
-	if (u->tokens && u->targets && u->scored && u->given && u->run && u->weights)
-		return OK;
-	return fail_memory(err, "batches", n * sizeof(*u->tokens));
+	u->makers = malloc(runs * sizeof(*u->makers));
+	if (!u->tokens || !u->targets || !u->scored || !u->given || !u->run || !u->weights ||
+	    !u->makers)
+		return fail_memory(err, "batches", n * sizeof(*u->tokens));
+	find_makers(u);
+	return OK;
 }
 
 static enum status open_losses(struct update *u, struct error *err)
@@ -143,6 +164,7 @@ void update_close(struct update *u)
 	free(u->given);
 	free(u->run);
 	free(u->weights);
+	free(u->makers);
 	free(u->own_losses);
 	free(u->all_losses);
 }
@@ -157,6 +179,15 @@ static int64_t place_of(const struct update *u, int run, int64_t row)
 	return ((micro * u->n + run) * rows + row % rows) * u->workload->length;
 }
 
+static void copy_row(struct update *u, int64_t from, int64_t to)
+{
+	const size_t n = (size_t)u->workload->length;
+
+	memcpy(u->tokens + to, u->tokens + from, n * sizeof(*u->tokens));
+	memcpy(u->targets + to, u->targets + from, n * sizeof(*u->targets));
+}
+
+/* A row of this run, and of the later ones that have the same. */
 static void fill_row(struct update *u, int run, int64_t iteration, int64_t row)
 {
 	const struct workload *w = &u->runs[run].workload;
@@ -164,6 +195,9 @@ static void fill_row(struct update *u, int run, int64_t iteration, int64_t row)
 
 	w->train_row(w->context, (uint64_t)iteration, (uint64_t)row, u->tokens + at,
 		     u->targets + at);
+	for (int other = run + 1; other < u->n; other++)
+		if (has_rows_of(u, other, run))
+			copy_row(u, at, place_of(u, other, row));
 }
 
 static int64_t count_scored(const struct update *u, int run, int64_t first)
@@ -182,8 +216,8 @@ static void fill_micro(struct update *u, int64_t iteration, int64_t micro)
 	const int64_t rows = u->options->batch, first = micro * rows;
 
 #pragma omp parallel for schedule(static) num_threads(u->helpers) if (u->helpers > 1)
-	for (int64_t i = 0; i < u->n * rows; i++)
-		fill_row(u, (int)(i / rows), iteration, first + i % rows);
+	for (int64_t i = 0; i < u->n_makers * rows; i++)
+		fill_row(u, u->makers[i / rows], iteration, first + i % rows);
 	for (int run = 0; run < u->n; run++)
 		u->scored[run] += count_scored(u, run, first);
 }

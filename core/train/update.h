@@ -14,6 +14,7 @@ struct update {
 	const struct train_run *runs; /* by replica */
 	int n;
 	int helpers;			 /* threads of the host, for several runs */
+	int *makers, n_makers;		 /* the first run of each seed: the others have its rows */
 	const struct workload *workload; /* what the runs have in common */
 	const struct train_options *options;
 	const struct backend *backend;
