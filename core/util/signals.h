@@ -11,6 +11,9 @@
 
 void signals_install(void);
 
+/* While it is on, a signal that requests a stop ends a system call that waits: with EINTR. */
+void signals_interrupt(bool on);
+
 /* The signal that requested a stop, or 0. */
 int signals_stop(void);
 

@@ -13,7 +13,6 @@
 #define MEBIBYTE 1048576.0
 #define LOOK_MICROSECONDS 100000 /* between two looks for free memory */
 #define MOST_LOOKS 600
-#define TURN_MICROSECONDS 5000
 
 /* ------------------------------------------------------------------ counting */
 
@@ -343,6 +342,7 @@ enum status device_memory_reserve(const struct run_setup *setup, int *n, struct 
 	return OK;
 }
 
+/* The kernel gives the file to those who wait for it in the order in which they came. */
 int device_turn_take(const struct run_setup *setup)
 {
 	struct backend_memory named;
@@ -352,9 +352,10 @@ int device_turn_take(const struct run_setup *setup)
 		return -1;
 	setup->backend.memory(&setup->backend, &named);
 	fd = memory_open_file("turn", named.device);
-	while (fd >= 0 && !signals_stop() && flock(fd, LOCK_EX | LOCK_NB) != 0 &&
-	       errno == EWOULDBLOCK)
-		usleep(TURN_MICROSECONDS);
+	signals_interrupt(true);
+	while (fd >= 0 && !signals_stop() && flock(fd, LOCK_EX) != 0 && errno == EINTR)
+		;
+	signals_interrupt(false);
 	return fd;
 }
 

@@ -40,9 +40,10 @@ enum status device_memory_reserve(const struct run_setup *setup, int *n,
 				  struct error *err) MUST_CHECK;
 
 /*
- * Waits until no other process of this user trains replicas on the device.  Processes that share a
- * GPU take turns of milliseconds there: six groups of six runs took 50 s together, and 3 s each
- * alone.  The turn ends when its descriptor is closed; -1: there are no turns.
+ * Waits until no other process of this user trains replicas on the device, or a signal stops the
+ * run; those who wait get their turn in the order in which they came.  Processes that share a GPU
+ * take turns of milliseconds there: six groups of six runs took 50 s together, and 3 s each alone.
+ * The turn ends when its descriptor is closed; -1: there are no turns.
  */
 int device_turn_take(const struct run_setup *setup);
 

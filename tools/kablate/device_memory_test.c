@@ -4,8 +4,11 @@
  * says.
  */
 #include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/util/signals.h"
 #include "core/util/test_dir.h"
 #include "models/decode.h"
 #include "models/model_case.h"
@@ -18,6 +21,7 @@
 static struct {
 	void *(*alloc)(const struct backend *b, size_t bytes);
 	double taken, free;
+	long process; /* the test's, whose name its children use */
 } device;
 
 static void *counting_alloc(const struct backend *b, size_t bytes)
@@ -32,7 +36,7 @@ static void device_memory(const struct backend *b, struct backend_memory *m)
 	*m = (struct backend_memory){
 		.total = device.free, .free = device.free, .later = 1000, .unit = 2 * MIB
 	};
-	snprintf(m->device, sizeof(m->device), "test%ld", (long)getpid());
+	snprintf(m->device, sizeof(m->device), "test%ld", device.process);
 }
 
 struct fixture {
@@ -53,6 +57,8 @@ static void open_model(struct fixture *f, const char *symbols, enum optim_kind k
 	device.alloc = backend_for_tests(precision, 1).alloc;
 	device.taken = 0;
 	device.free = INFINITY;
+	if (!device.process)
+		device.process = (long)getpid();
 	s->backend = backend_for_tests(precision, 1);
 	s->backend.alloc = counting_alloc;
 	s->backend.memory = device_memory;
@@ -244,15 +250,98 @@ static void test_a_cpu_reserves_nothing(void **state)
 	close_setup(&f);
 }
 
-static int remove_notes(void **state)
+#define WAITING 4
+
+/* A process that takes the turn, and then says its number.  It must not keep that of the test. */
+static pid_t start_taking(const struct fixture *f, int turn, char number, int out)
+{
+	const pid_t child = fork();
+
+	if (child)
+		return child;
+	close(turn);
+	signals_install();
+	if (device_turn_take(&f->setup) < 0 || write(out, &number, 1) != 1)
+		_exit(1);
+	_exit(signals_stop());
+}
+
+/* Until the process waits: in /proc/locks such a request has an arrow. */
+static void await_request(pid_t process)
+{
+	char line[200], request[60];
+	bool waits = false;
+
+	snprintf(request, sizeof(request), "-> FLOCK  ADVISORY  WRITE %d ", (int)process);
+	while (!waits) {
+		FILE *locks = fopen("/proc/locks", "r");
+
+		assert_non_null(locks);
+		while (fgets(line, sizeof(line), locks))
+			waits = waits || strstr(line, request);
+		fclose(locks);
+	}
+}
+
+static int exit_status(pid_t process)
+{
+	int status;
+
+	assert_int_equal(waitpid(process, &status, 0), process);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Whoever waits longest has the next turn, and a signal ends the waiting. */
+static void test_turns_come_in_order(void **state)
+{
+	char order[WAITING + 1] = "";
+	pid_t process[WAITING], stopped;
+	struct fixture f;
+	int turn, out[2];
+
+	(void)state;
+	open_setup(&f, OPTIM_ADAMW, FLOAT32);
+	f.setup.replicas = true;
+	assert_int_equal(pipe(out), 0);
+	turn = device_turn_take(&f.setup);
+	assert_true(turn >= 0);
+	stopped = start_taking(&f, turn, 's', out[1]);
+	await_request(stopped);
+	for (int i = 0; i < WAITING; i++) {
+		process[i] = start_taking(&f, turn, (char)('0' + i), out[1]);
+		await_request(process[i]);
+	}
+	kill(stopped, SIGTERM);
+	assert_int_equal(exit_status(stopped), SIGTERM);
+	assert_int_equal(read(out[0], order, 1), 1);
+	assert_string_equal(order, "s");
+	close(turn);
+	for (int i = 0; i < WAITING; i++) {
+		assert_int_equal(exit_status(process[i]), 0);
+		assert_int_equal(read(out[0], order + i, 1), 1);
+	}
+	assert_string_equal(order, "0123");
+	close(out[0]);
+	close(out[1]);
+	close_setup(&f);
+}
+
+static void remove_file(const char *what)
 {
 	char path[100];
 
-	(void)state;
-	snprintf(path, sizeof(path), "%s/kablate-memory-%ld-test%ld",
-		 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (long)getuid(),
+	snprintf(path, sizeof(path), "%s/kablate-%s-%ld-test%ld",
+		 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", what, (long)getuid(),
 		 (long)getpid());
-	return unlink(path);
+	assert_int_equal(unlink(path), 0);
+}
+
+static int remove_notes(void **state)
+{
+	(void)state;
+	remove_file("memory");
+	remove_file("turn");
+	return 0;
 }
 
 int main(void)
@@ -264,6 +353,7 @@ int main(void)
 		cmocka_unit_test(test_audits_count),
 		cmocka_unit_test(test_the_conclusion_counts),
 		cmocka_unit_test(test_a_cpu_reserves_nothing),
+		cmocka_unit_test(test_turns_come_in_order),
 	};
 
 	return cmocka_run_group_tests_name("device_memory", tests, NULL, remove_notes);
