@@ -41,6 +41,7 @@ struct group {
 	struct error err;
 	void (*act)(struct group *g, int run); /* happens to the victim at the evaluation of 2 */
 	int victim;
+	int trained; /* calls of note_trained() */
 };
 
 static char place[200];
@@ -382,6 +383,32 @@ static void test_rows_of_a_seed_are_made_once(void **state)
 	close_group(&g);
 }
 
+/* The last checkpoint is still to come. */
+static void note_trained(void *context)
+{
+	struct group *g = context;
+	char path[300];
+
+	snprintf(path, sizeof(path), "%s/checkpoint-%08d", g->one[0].dir, ITERATIONS);
+	assert_int_equal(access(path, F_OK), -1);
+	snprintf(path, sizeof(path), "%s/checkpoint-%08d", g->one[0].dir, ITERATIONS - 2);
+	assert_int_equal(access(path, F_OK), 0);
+	g->trained++;
+}
+
+static void test_says_when_only_records_are_left(void **state)
+{
+	struct group g;
+
+	(void)state;
+	open_group(&g, "trained", 1, RUNS);
+	g.runs[0].options.trained = note_trained;
+	g.runs[0].options.trained_context = &g;
+	train_group(&g);
+	assert_int_equal(g.trained, 1);
+	close_group(&g);
+}
+
 /* By run, on its own rows. */
 static void compare_programs(double most, double least)
 {
@@ -547,6 +574,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_together_as_alone),
 		cmocka_unit_test(test_rows_of_a_seed_are_made_once),
+		cmocka_unit_test(test_says_when_only_records_are_left),
 		cmocka_unit_test(test_the_first_losses_of_both_programs),
 		cmocka_unit_test(test_a_divergence_is_its_own),
 		cmocka_unit_test(test_a_disk_that_fails_ends_one_run),

@@ -278,6 +278,8 @@ static enum status evaluate_runs(struct trainer *t, struct error *err)
 	if (each_run(t, take_evaluation, err) != OK)
 		return FAIL;
 	phases_enter(t->options->phases, PHASE_RECORDS);
+	if (t->options->trained && t->iteration == t->options->iterations)
+		t->options->trained(t->options->trained_context);
 	return write_each_run(t, save_best, err);
 }
 

@@ -40,6 +40,9 @@ struct train_options {
 	const struct config *audited; /* updates must be those of this one; NULL: no audit */
 	double scoring_tolerance;     /* nats between training and evaluation; 0: not audited */
 	struct phases *phases;	      /* NULL: times are not measured */
+	/* Called after the last update and its evaluation: samples and records follow.  Or NULL. */
+	void (*trained)(void *context);
+	void *trained_context;
 	const char *run_dir;
 	const char *identity;
 	const struct safetensors_pair *about; /* as weights_save() takes it */

@@ -45,6 +45,7 @@ struct group {
 	uint64_t *seeds;
 	int n;
 	bool opened; /* a device of its own */
+	int turn;    /* on the device; -1: it is not ours */
 	char label[300];
 	struct trainer *trainer;
 };
@@ -498,19 +499,29 @@ static enum status finish(struct group *g, int i, struct error *err)
 	return OK;
 }
 
+static void end_turn(void *group)
+{
+	struct group *g = group;
+
+	if (g->turn >= 0)
+		close(g->turn);
+	g->turn = -1;
+}
+
+/* The turn ends with the last evaluation: samples and records leave the device mostly idle. */
 static enum status train_in_turn(struct group *g, int64_t done, struct error *err)
 {
 	enum status status = FAIL;
-	int turn;
 
 	phases_enter(&g->w->phases, PHASE_START);
-	turn = device_turn_take(g->w->setup);
+	g->turn = device_turn_take(g->w->setup);
+	g->runs[0].options.trained = end_turn;
+	g->runs[0].options.trained_context = g;
 	if (show_estimate(g, done, err) == OK) {
 		begin_progress(g, done);
 		status = trainer_run(g->trainer, &g->w->progress, err);
 	}
-	if (turn >= 0)
-		close(turn);
+	end_turn(g);
 	return status;
 }
 
@@ -674,7 +685,7 @@ static enum status run_group(struct group *g, const struct session *first, struc
 
 static enum status train_some(struct worker *w, const struct session *first, struct error *err)
 {
-	struct group g = { .w = w, .setup = *w->setup };
+	struct group g = { .w = w, .setup = *w->setup, .turn = -1 };
 	enum status status;
 
 	g.setup.params = NULL; /* it gets its own */
