@@ -40,6 +40,7 @@ ROOT = pathlib.Path(PLACE.name)
 ENVIRONMENT = {name: value for name, value in os.environ.items()
                if name not in ("MAKELEVEL", "MFLAGS", "KCONFIG_CONFIG")}
 ENVIRONMENT["MAKEFLAGS"] = "".join(ENVIRONMENT.get("MAKEFLAGS", "").partition(" -- ")[1:])
+ENVIRONMENT["NVCC"] = ""    # it takes minutes to build the GPU backend: what a test needs of it was built before
 
 RESUMABLE, DIVERGED, LEFT_AT_ONCE = 75, 76, 128 + signal.SIGINT
 CHANGES_WITH_TIME = {"tokens_per_second", "peak_megabytes", "device_megabytes"}
