@@ -120,7 +120,7 @@ class Plans(Case):
         """They have more seeds."""
         tree = self.tree(PLAN_FRAGMENTS="mla mla+tuned", TUNE_RATES="1e-3,1.001e-3", TUNE_SEEDS="11,12", TUNE_MORE_SEEDS="13")
         text = tree.make("runs")
-        self.assertIn("1-mla+tuned: 2 seeds do not tell 1e-3, 1.001e-3 apart: 1 more are trained\n", text)
+        self.assertIn("1-mla+tuned: 2 seeds do not tell 1e-3, 1.001e-3 apart: they are trained with 1 more\n", text)
         self.assertEqual(self.ask(tree, "SELECT name, count(*) FROM runs JOIN experiments ON experiments.id = experiment "
                                         "GROUP BY name ORDER BY name"), [("smoke", 2), ("smoke-tuning", 6)])
 

@@ -745,7 +745,7 @@ class Tuned(PlanCase):
         said = []
         with mock.patch.object(tuning.records, "connect"), \
                 mock.patch.object(tuning, "recorded_loss", lambda _, identity: loss(*identity)):
-            while not said or said[-1].endswith(("is tried, too", "more are trained")):
+            while not said or said[-1].endswith(("is tried, too", "6 more")):
                 steps, values = plan.plan(kconfig.Tree(), self.path("plan"))
                 runs = [{seed: (float(c.rate), seed) for seed in c.seeds} for c in steps[1].candidates]
                 said += tuning.choose(self.path("plan"), steps[1], plan_words.tuning_seeds(values),
@@ -781,7 +781,7 @@ class Tuned(PlanCase):
         self.assertEqual((said, step.rate), (["learning rate 9e-3"], "9e-3"))
         more = *settings, "CONFIG_TUNE_MORE_SEEDS=4,5,6,7,8,9"
         said, step = self.choose_by(loss, *more)
-        self.assertEqual(said, ["3 seeds do not tell 6e-3, 9e-3 apart: 6 more are trained", "learning rate 6e-3"])
+        self.assertEqual(said, ["3 seeds do not tell 6e-3, 9e-3 apart: they are trained with 6 more", "learning rate 6e-3"])
         self.assertEqual([len(c.seeds) for c in step.candidates], [3, 9, 9, 3])
         self.plan()
         self.assertIn("30 runs, 24 of them to tune", self.said)

@@ -252,6 +252,6 @@ def choose(directory, step, seeds, listed, db_path, identities):
         rivals = close_rates(sweep)
         if seeds.more and len(rivals) > 1:
             ask_for_more(directory, step, close_path(directory, step), key(step.candidates, seeds), rivals)
-            return [f"{len(seeds.first)} seeds do not tell {', '.join(rivals)} apart: {len(seeds.more)} more are trained"]
+            return [f"{len(seeds.first)} seeds do not tell {', '.join(rivals)} apart: they are trained with {len(seeds.more)} more"]
     kconfig.write_text(path(directory, step), f"{key(step.candidates, seeds)} {rate}\n")
     return [f"learning rate {rate}", *remarks(sweep, rate)]
